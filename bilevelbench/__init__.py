@@ -1,0 +1,92 @@
+"""bilevelbench: benchmarks for bilevel optimisation whose counts can be trusted.
+
+    min over x of phi(x) = f(x, y*(x)),   y*(x) = argmin over y of g(x, y)
+
+The names below are the public interface; the rest is private. They are loaded on first use, so that
+`bilevelbench --help` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from bilevelbench.algorithm import Algorithm as Algorithm
+    from bilevelbench.claim import Claim as Claim
+    from bilevelbench.constants import Constant as Constant
+    from bilevelbench.constants import Constants as Constants
+    from bilevelbench.constants import bound as bound
+    from bilevelbench.constants import estimated as estimated
+    from bilevelbench.constants import exact as exact
+    from bilevelbench.errors import BilevelbenchError as BilevelbenchError
+    from bilevelbench.errors import InvalidInput as InvalidInput
+    from bilevelbench.errors import MissingConstant as MissingConstant
+    from bilevelbench.lanes import PerLane as PerLane
+    from bilevelbench.lanes import dot as dot
+    from bilevelbench.lanes import keep as keep
+    from bilevelbench.lanes import norm as norm
+    from bilevelbench.linear import conjugate_gradient as conjugate_gradient
+    from bilevelbench.linear import neumann_sum as neumann_sum
+    from bilevelbench.linear import richardson as richardson
+    from bilevelbench.noise import Additive as Additive
+    from bilevelbench.noise import Exact as Exact
+    from bilevelbench.noise import FiniteSum as FiniteSum
+    from bilevelbench.noise import Rows as Rows
+    from bilevelbench.oracle import Oracle as Oracle
+    from bilevelbench.problem import Instance as Instance
+    from bilevelbench.problem import Problem as Problem
+    from bilevelbench.problem import Reference as Reference
+    from bilevelbench.sample import Sample as Sample
+    from bilevelbench.sample import Table as Table
+
+_HOME = {
+    "Algorithm": "algorithm",
+    "Claim": "claim",
+    "Constant": "constants",
+    "Constants": "constants",
+    "bound": "constants",
+    "estimated": "constants",
+    "exact": "constants",
+    "BilevelbenchError": "errors",
+    "InvalidInput": "errors",
+    "MissingConstant": "errors",
+    "PerLane": "lanes",
+    "dot": "lanes",
+    "keep": "lanes",
+    "norm": "lanes",
+    "conjugate_gradient": "linear",
+    "neumann_sum": "linear",
+    "richardson": "linear",
+    "Additive": "noise",
+    "Exact": "noise",
+    "FiniteSum": "noise",
+    "Rows": "noise",
+    "Oracle": "oracle",
+    "Instance": "problem",
+    "Problem": "problem",
+    "Reference": "problem",
+    "Sample": "sample",
+    "Table": "sample",
+}
+
+#: `@hookimpl` marks the functions in a plugin package that name its methods and problems.
+hookimpl = pluggy.HookimplMarker("bilevelbench")
+
+try:
+    __version__ = version("bilevelbench")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0+unknown"
+
+__all__ = ["__version__", "hookimpl", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'bilevelbench' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"bilevelbench.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,89 @@
+"""What is known about a problem: its constants, and the bounds that follow from them (algorithms.md 0.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bilevelbench.errors import MissingConstant
+
+Kind = Literal["exact", "bound", "estimated"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """`exact`: attained; `bound`: holds everywhere, maybe loose; `estimated`: measured somewhere, promises nothing."""
+
+    value: float
+    kind: Kind = "bound"
+
+
+def exact(value: float) -> Constant:
+    return Constant(float(value), "exact")
+
+
+def bound(value: float) -> Constant:
+    return Constant(float(value), "bound")
+
+
+def estimated(value: float) -> Constant:
+    return Constant(float(value), "estimated")
+
+
+# Formulas for what is not declared. A declared value wins: it is usually much smaller.
+_FORMULAS: dict[str, Callable[[Constants], float]] = {
+    "L_gy": lambda c: c.L_g,
+    "ell": lambda c: max(c.L_f, c.L_g, c.rho_f, c.rho_g, c.C_f, c["nu_g"] if "nu_g" in c else 0.0),
+    "kappa": lambda c: c.ell / c.mu,
+    "L_star": lambda c: c.D3,
+    "L_phi": lambda c: (1 + c.L_g / c.mu) ** 2 * (c.L_f + c.rho_g * c.C_f / c.mu),
+    "D0": lambda c: (c.C_f + c.C_f * c.L_g / (2 * c.mu)) * c.C_f / c.mu,
+    "D1": lambda c: (
+        (c.L_f + c.L_f * c.L_g / c.mu + c.C_f * c.L_g * c.rho_g / (2 * c.mu**2) + c.C_f * c.rho_g / (2 * c.mu))
+        * c.C_f
+        / c.mu
+    ),
+    "D2": lambda c: (1 / c.mu + 3 * c.L_g / c.mu**2) * (c.L_f + c.C_f * c.rho_g / c.mu),
+    "D3": lambda c: (
+        c.L_f
+        + 4 * c.L_f * c.L_g / c.mu
+        + c.C_f * c.rho_g / c.mu
+        + c.C_f * c.L_g * c.rho_g / c.mu**2
+        + c.L_g * c.D2
+    ),
+}
+
+
+class Constants(Mapping[str, float]):
+    """`constants.mu`, `constants["L_g"]`: the value, a formula of the declared ones, or an error that names what is missing.
+
+    mu strong convexity of g in y; L_f, L_g gradient-Lipschitz constants jointly in (x, y), L_gy that of g in y alone;
+    rho_f, rho_g Hessian-Lipschitz; nu_g third derivative of g; C_f Lipschitz constant of f in y;
+    Delta = phi(x0) - inf phi; R = |y0 - y*(x0)|^2; L_phi, rho_phi of the hyper-objective, L_star, rho_star of its penalty form.
+    """
+
+    def __init__(self, given: Mapping[str, Constant | float], problem: str = "") -> None:
+        self.given = {k: v if isinstance(v, Constant) else Constant(float(v)) for k, v in given.items()}
+        self.problem = problem
+
+    def __getitem__(self, name: str) -> float:
+        if name in self.given:
+            return self.given[name].value
+        if name in _FORMULAS:
+            return _FORMULAS[name](self)
+        raise MissingConstant(name, self.problem)
+
+    def __getattr__(self, name: str) -> float:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.given
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.given)
+
+    def __len__(self) -> int:
+        return len(self.given)

@@ -1,0 +1,88 @@
+"""Random numbers by address: each is a pure function of (seed, purpose, place in the program), never of what was drawn before.
+
+So lanes that differ only in hyper-parameters share their noise, a lane's numbers do not depend on its pack, and
+nothing has to be saved when lanes leave. The function is a vectorised counter hash: the finaliser of splitmix64
+over 64-bit integers, then 53 bits to a uniform in (0, 1), then the inverse normal distribution.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+U64 = npt.NDArray[np.uint64]
+F64 = npt.NDArray[np.float64]
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_BLOCK_NUMBERS = 1 << 15  # draws made at once along the innermost index
+_BLOCK_LONGEST = 32
+
+
+def _mix(h: U64) -> U64:
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return h ^ (h >> np.uint64(31))
+
+
+def _mix_int(h: int) -> int:
+    h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & _MASK
+    return h ^ (h >> 31)
+
+
+def fold(purpose: str, address: Sequence[int]) -> int:
+    """One 64-bit key for a purpose and a place."""
+    h = zlib.crc32(purpose.encode()) + _GOLDEN
+    for number in address:
+        h = _mix_int((h + _GOLDEN * (number + 1)) & _MASK)
+    return h
+
+
+def numbers(seeds: U64, keys: U64, count: int) -> F64:
+    """Uniforms in (0, 1) of shape (len(keys), count, len(seeds))."""
+    lane = _mix(keys[:, None] ^ _mix(seeds * np.uint64(_GOLDEN) + np.uint64(1))[None, :])
+    counter = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    h = _mix(lane[:, None, :] + counter[None, :, None])
+    return ((h >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+class Draws:
+    """The numbers of one pack: one seed a lane. `uniform` and `normal` return (count, L) arrays.
+
+    An address is a *place* in the program (numbers of the enclosing loops, ordinal of the draw) and the *indices* there
+    (the step, then the loops' counters, innermost last).
+    """
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.seeds: U64 = np.array([seed & _MASK for seed in seeds], dtype=np.uint64)
+        self._blocks: dict[tuple[object, ...], tuple[tuple[int, ...], int, F64]] = {}
+
+    def uniform(self, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int) -> F64:
+        return self._draw("uniform", purpose, place, indices, count, longest)
+
+    def normal(self, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int) -> F64:
+        return self._draw("normal", purpose, place, indices, count, longest)
+
+    def _draw(
+        self, law: str, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int
+    ) -> F64:
+        # The last index moves fastest, so its neighbours are made in one go and kept for the calls that follow.
+        outer, index = indices[:-1], indices[-1]
+        where = (law, purpose, place, count)
+        held = self._blocks.get(where)
+        if held is not None and held[0] == outer and 0 <= index - held[1] < len(held[2]):
+            return held[2][index - held[1]]
+        block = max(1, min(_BLOCK_LONGEST, longest, _BLOCK_NUMBERS // max(1, count * len(self.seeds))))
+        first = index - index % block
+        key = np.uint64(fold(purpose, (len(place), *place, *outer)))
+        keys = _mix(key + np.arange(first + 1, first + 1 + block, dtype=np.uint64) * np.uint64(_GOLDEN))
+        made = numbers(self.seeds, keys, count)
+        if law == "normal":
+            made = ndtri(made)
+        self._blocks[where] = (outer, first, made)
+        return made[index - first]

@@ -1,0 +1,70 @@
+"""The exceptions. Each message names the culprit, the value and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BilevelbenchError(Exception):
+    """Anything that is the caller's to mend; the command line prints it and exits with 2."""
+
+
+class UnknownName(BilevelbenchError):
+    """A name that no plugin, problem, suite or field carries."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        self.kind, self.name = kind, name
+        super().__init__(f"unknown {kind} {name!r}{suggestion(name, known)}{hint}")
+
+
+class InvalidInput(BilevelbenchError):
+    """A value that is out of range, of the wrong type or does not fit the others."""
+
+
+class MissingConstant(BilevelbenchError):
+    """A preset or a default needs a constant that the problem does not declare."""
+
+    def __init__(self, constant: str, problem: str, wanted_for: str = "") -> None:
+        self.constant = constant
+        where = f"problem {problem!r}" if problem else "the problem"
+        need = f" (needed for {wanted_for})" if wanted_for else ""
+        super().__init__(
+            f"{where} declares no constant {constant!r}{need}; declare it in `constants=` "
+            "or set the parameter that depends on it yourself"
+        )
+
+
+class StoreError(BilevelbenchError):
+    """A result folder or file that cannot be read or written."""
+
+
+class MethodError(Exception):
+    """A method broke the rules during a run; it becomes the `status` of its trial."""
+
+
+class UndeclaredQuery(MethodError):
+    """A step asked the oracle for something that is not in the method's `uses`."""
+
+    def __init__(self, query: str, declared: Iterable[str]) -> None:
+        super().__init__(
+            f"the method asked for {query!r}, which its `uses` does not declare "
+            f"(declared: {', '.join(sorted(declared)) or 'nothing'}); add it to `uses` or do not ask"
+        )
+
+
+class BooksDisagree(MethodError):
+    """The oracle's meter and the instance's own count of passes differ."""
+
+
+class BudgetExhausted(BaseException):
+    """Every lane has spent its budget. A BaseException, so that no `except Exception` of a method eats it."""
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'soba'?`, or the list of what there is when nothing is close."""
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; there is {', '.join(names)}" if names else "; there is none"

@@ -1,0 +1,148 @@
+"""The meter: calls and samples of each lane, by query; masks; budgets.
+
+The usual case is a pack in lockstep with every lane on. Then a charge is three additions of Python numbers, and only a
+change of the mask moves them into the lanes' books.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from bilevelbench.errors import BudgetExhausted
+from bilevelbench.problem import QUERIES
+
+F64 = npt.NDArray[np.float64]
+BOOL = npt.NDArray[np.bool_]
+
+_ROW = {query: i for i, query in enumerate(QUERIES)}
+
+#: Columns of the tables, and the queries that each one adds up. A joint query is one call, and one in each block.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "grad_f": ("grad_f", "grad_f_x", "grad_f_y"),
+    "grad_g": ("grad_g", "grad_g_x", "grad_g_y"),
+    "grad_f_x": ("grad_f", "grad_f_x"),
+    "grad_f_y": ("grad_f", "grad_f_y"),
+    "grad_g_x": ("grad_g", "grad_g_x"),
+    "grad_g_y": ("grad_g", "grad_g_y"),
+    "hvp": ("hvp_g_yy",),
+    "jvp": ("jvp_g_xy",),
+    "value": ("value_f", "value_g"),
+}
+
+
+class Meter:
+    """`calls` and `samples` are (queries, L); `ghost` lanes have met a call that their budget does not cover."""
+
+    def __init__(self, budgets: Sequence[float], real: Sequence[bool]) -> None:
+        lanes = len(budgets)
+        self.budgets = np.array(budgets, dtype=np.float64)
+        self.real = np.array(real, dtype=np.bool_)  # the others are padding: copies that are never charged
+        self.calls: F64 = np.zeros((len(QUERIES), lanes))
+        self.samples: F64 = np.zeros((len(QUERIES), lanes))
+        self.ghost: BOOL = np.zeros(lanes, dtype=np.bool_)
+        self.passes = dict.fromkeys(QUERIES, 0)
+        self.mask: Tensor | None = None  # (L, 1); None while every lane is on
+        self._pending_calls = dict.fromkeys(QUERIES, 0)
+        self._pending_samples = dict.fromkeys(QUERIES, 0)
+        self._due = 0
+        self._update_slack()
+
+    def charge(self, query: str, points: int, samples: int) -> None:
+        """`points` calls of `samples` samples each, to every lane that is on; before any work is done."""
+        cost = points * samples
+        self._due += cost
+        if self._due > self._slack:
+            self._due -= cost
+            self._refuse(np.full(len(self.budgets), float(cost)))
+            self._due += cost
+        self._pending_calls[query] += points
+        self._pending_samples[query] += cost
+        self.passes[query] += points
+
+    def charge_lanes(self, query: str, points: int, samples: F64) -> None:
+        """The same with a number of samples for each lane, (L,)."""
+        self.flush()
+        cost = points * samples
+        if (self.cost() + cost > self.budgets)[self._charged()].any():
+            self._refuse(cost)
+        on = self._charged()
+        self.calls[_ROW[query], on] += points
+        self.samples[_ROW[query], on] += cost[on]
+        self.passes[query] += points
+        self._update_slack()
+
+    def switch(self, mask: Tensor | None) -> None:
+        """Only these lanes from now on."""
+        self.flush()
+        self.mask = mask
+        self._update_slack()
+
+    def any_on(self) -> bool:
+        return self.mask is None or bool(self.mask.any())
+
+    def flush(self) -> None:
+        """Move what is pending into the books of the lanes that are on."""
+        if self._due or any(self._pending_calls.values()):
+            on = self._charged()
+            for query, row in _ROW.items():
+                self.calls[row, on] += self._pending_calls[query]
+                self.samples[row, on] += self._pending_samples[query]
+                self._pending_calls[query] = self._pending_samples[query] = 0
+            self._due = 0
+            self._update_slack()
+
+    def cost(self) -> F64:
+        """Samples over all columns, (L,): what budgets, schedules and rates use. Call `flush` before."""
+        total: F64 = self.samples.sum(0)
+        return total
+
+    def columns(self) -> dict[str, F64]:
+        """The tables' columns, each (L,)."""
+        self.flush()
+        out: dict[str, F64] = {name: sum_rows(self.calls, queries) for name, queries in COLUMNS.items()}
+        out["first_order"] = out["grad_f"] + out["grad_g"]
+        out["second_order"] = out["hvp"] + out["jvp"]
+        out["samples"] = self.samples.sum(0)
+        out["cost"] = self.cost()
+        return out
+
+    def sample_columns(self) -> dict[str, F64]:
+        self.flush()
+        return {f"{name}_samples": sum_rows(self.samples, queries) for name, queries in COLUMNS.items()}
+
+    def take(self, lanes: Sequence[int], real: Sequence[bool]) -> None:
+        """Only these lanes; both books of passes start anew."""
+        self.flush()
+        index = np.array(lanes, dtype=np.int64)
+        self.calls, self.samples = self.calls[:, index], self.samples[:, index]
+        self.budgets, self.ghost = self.budgets[index], self.ghost[index]
+        self.real = np.array(real, dtype=np.bool_)
+        self._update_slack()
+
+    def _charged(self) -> BOOL:
+        on: BOOL = self.real & ~self.ghost
+        if self.mask is not None:
+            on &= self.mask.numpy().reshape(-1)
+        return on
+
+    def _update_slack(self) -> None:
+        """What may still be spent before some lane that is on passes its budget."""
+        on = self._charged()
+        self._slack = float((self.budgets - self.cost())[on].min()) if on.any() else float("inf")
+
+    def _refuse(self, cost: F64) -> None:
+        """Lanes that cannot pay become ghosts: computed, never charged again. All ghosts: the step ends here."""
+        self.flush()
+        self.ghost |= self._charged() & (self.cost() + cost > self.budgets)
+        if (self.ghost | ~self.real).all():
+            raise BudgetExhausted
+        self._update_slack()
+
+
+def sum_rows(book: F64, queries: Sequence[str]) -> F64:
+    total: F64 = book[[_ROW[query] for query in queries]].sum(0)
+    return total

@@ -1,0 +1,70 @@
+"""Noise models: what one sample of f or g is, and what a call without a sample costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bilevelbench.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Every answer is exact; a call is one sample."""
+
+    n_f: int = 1
+    n_g: int = 1
+
+
+@dataclass(frozen=True)
+class Additive:
+    """Gaussian noise on each block: E|noise|^2 = sigma^2 for one sample, sigma^2/B for the mean of B, which is one draw.
+
+    Second order: H + sigma_h s I and J + sigma_h s' E with scalar normals s, s' and E the rectangular identity.
+    """
+
+    sigma_f: float = 0.0
+    sigma_g: float = 0.0
+    sigma_h: float = 0.0
+    n_f: int = 1
+    n_g: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("sigma_f", "sigma_g", "sigma_h"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise InvalidInput(f"{name} = {value}: a noise level is a finite number, zero or more")
+
+
+@dataclass(frozen=True)
+class FiniteSum:
+    """f and g are means over n_f and n_g rows; the instance's functions take a last argument `rows`."""
+
+    n_f: int
+    n_g: int
+
+    def __post_init__(self) -> None:
+        for name in ("n_f", "n_g"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(f"{name} = {getattr(self, name)}: a finite sum has at least one term")
+
+
+Noise = Exact | Additive | FiniteSum
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a mini-batch and their weights, both (*points, L, B): the function is `sum_b weight_b loss(index_b)`."""
+
+    index: Tensor
+    weight: Tensor
+
+    def at(self, point: int, points: int) -> Rows:
+        """The rows of one of several points; shared ones serve every point."""
+        if self.index.dim() == 2:
+            return self
+        if self.index[..., 0, 0].numel() != points:
+            raise InvalidInput(f"a sample for {self.index[..., 0, 0].numel()} points used at {points}")
+        shape = self.index.shape[-2:]
+        return Rows(self.index.reshape(-1, *shape)[point], self.weight.reshape(-1, *shape)[point])

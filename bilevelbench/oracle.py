@@ -1,0 +1,334 @@
+"""The oracle: the only door between a method and a problem, and everything that passes it is on the meter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NoReturn, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bilevelbench.draws import Draws
+from bilevelbench.errors import InvalidInput, UndeclaredQuery
+from bilevelbench.meter import Meter
+from bilevelbench.network import Network
+from bilevelbench.noise import Additive, FiniteSum
+from bilevelbench.problem import QUERIES, Instance, count_points
+from bilevelbench.sample import Order, Sample
+from bilevelbench.sampling import Sampler
+
+
+class _Frame:
+    """Where a draw happens: a loop's number in its parent, the present index, and how many draws and loops it has seen."""
+
+    __slots__ = ("bound", "index", "number", "seen")
+
+    def __init__(self, number: int, bound: int) -> None:
+        self.number, self.bound, self.index, self.seen = number, bound, 0, 0
+
+
+class Oracle:
+    """Derivatives, samples, constants and random numbers for one pack of lanes.
+
+    A query takes x (*P, L, dx) and y (*P, L, dy), charges each lane that is on, and answers with detached tensors.
+    `xi` is a Sample, or None for the exact answer. What a method does not declare in `uses` is refused.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        uses: frozenset[str],
+        seeds: Sequence[int],
+        budgets: Sequence[float] | None = None,
+        real: Sequence[bool] | None = None,
+        network: Network | None = None,
+    ) -> None:
+        unknown = uses - set(QUERIES) - set(instance.constants)
+        self._uses = uses
+        self._missing_constants = unknown
+        self.L, self.dx, self.dy = len(seeds), instance.dx, instance.dy
+        self.dtype, self.device = instance.x0.dtype, instance.x0.device
+        self.n_f, self.n_g = instance.noise.n_f, instance.noise.n_g
+        self.meter = Meter(budgets or [float("inf")] * self.L, real or [True] * self.L)
+        self.network = network or Network()
+        self._draws = Draws(seeds)
+        self._sampler = Sampler(instance.noise, self.dx, self.dy, self.dtype)
+        self._fixed_bounds: dict[int, tuple[Tensor, int, int]] = {}
+        self._frames = [_Frame(0, 1 << 30)]
+        self._plug(instance)
+
+    def _plug(self, instance: Instance) -> None:
+        self._instance = instance
+        self._functions = {query: instance.functions[query] for query in QUERIES if query in self._uses}
+        self._whole = {query: self.n_f if "_f" in query else self.n_g for query in QUERIES}
+
+    # ------------------------------------------------------------------------------------------------ queries
+
+    def grad_f(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> tuple[Tensor, Tensor]:
+        """(f_x, f_y) at one point: one call."""
+        return self._ask("grad_f", x, y, xi)  # type: ignore[no-any-return]
+
+    def grad_f_x(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
+        return self._ask("grad_f_x", x, y, xi)  # type: ignore[no-any-return]
+
+    def grad_f_y(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
+        return self._ask("grad_f_y", x, y, xi)  # type: ignore[no-any-return]
+
+    def grad_g(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> tuple[Tensor, Tensor]:
+        """(g_x, g_y) at one point: one call."""
+        return self._ask("grad_g", x, y, xi)  # type: ignore[no-any-return]
+
+    def grad_g_x(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
+        return self._ask("grad_g_x", x, y, xi)  # type: ignore[no-any-return]
+
+    def grad_g_y(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
+        return self._ask("grad_g_y", x, y, xi)  # type: ignore[no-any-return]
+
+    def hvp_g_yy(self, x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Tensor:
+        """H v, the product with the lower Hessian."""
+        return self._ask("hvp_g_yy", x, y, xi, v)  # type: ignore[no-any-return]
+
+    def jvp_g_xy(self, x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Tensor:
+        """J v in R^dx, the product with the mixed derivative."""
+        return self._ask("jvp_g_xy", x, y, xi, v)  # type: ignore[no-any-return]
+
+    def value_f(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
+        return self._ask("value_f", x, y, xi)  # type: ignore[no-any-return]
+
+    def value_g(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
+        return self._ask("value_g", x, y, xi)  # type: ignore[no-any-return]
+
+    def constant(self, name: str) -> float:
+        """A constant of the problem, declared in `uses` like a query."""
+        if name not in self._uses:
+            raise UndeclaredQuery(name, self._uses)
+        return self._instance.constants[name]
+
+    def _ask(self, query: str, x: Tensor, y: Tensor, xi: Sample | None, v: Tensor | None = None) -> Any:
+        function = self._functions.get(query)
+        if function is None:
+            raise UndeclaredQuery(query, self._uses)
+        if (
+            xi is None
+            and self.meter.mask is None
+            and x.dim() == y.dim() == 2
+            and not (x.requires_grad or y.requires_grad)
+            and (v is None or (v.dim() == 2 and not v.requires_grad))
+        ):
+            self.meter.charge(query, 1, self._whole[query])
+            return function(x, y) if v is None else function(x, y, v)
+        return self._ask_general(query, function, x.detach(), y.detach(), xi, None if v is None else v.detach())
+
+    def _ask_general(
+        self, query: str, function: Callable[..., Any], x: Tensor, y: Tensor, xi: Sample | None, v: Tensor | None
+    ) -> Any:
+        arguments = (x, y) if v is None else (x, y, v)
+        if xi is not None:
+            arguments = self._sampler.spread(query, arguments, xi)
+        points = count_points(*arguments)
+        if not self.meter.any_on():
+            return self._nothing(query, arguments)
+        if xi is None:
+            self.meter.charge(query, points, self._whole[query])
+        elif isinstance(xi.size, int):
+            self.meter.charge(query, points, xi.size)
+        else:
+            self.meter.charge_lanes(query, points, xi.size.double().numpy().reshape(-1))
+        rows = () if xi is None or xi.rows is None else (xi.rows,)
+        out = self._evaluate(function, arguments, rows, points)
+        if xi is not None and isinstance(self._instance.noise, Additive):
+            out = self._sampler.add_noise(query, out, arguments, xi, self._draws)
+        return self._masked(out)
+
+    def _evaluate(self, function: Callable[..., Any], arguments: tuple[Tensor, ...], rows: tuple[Any, ...], points: int) -> Any:
+        if points == 1 and all(a.dim() == 2 for a in arguments) or self._instance.points == "stack":
+            return function(*arguments, *rows)
+        shape = torch.broadcast_shapes(*(a.shape[:-2] for a in arguments))
+        flat = [a.expand(*shape, *a.shape[-2:]).reshape(-1, *a.shape[-2:]) for a in arguments]
+        answers = [function(*(a[p] for a in flat), *(r.at(p, points) for r in rows)) for p in range(points)]
+        if isinstance(answers[0], tuple):
+            return tuple(torch.stack(block).reshape(*shape, *block[0].shape) for block in zip(*answers, strict=True))
+        return torch.stack(answers).reshape(*shape, *answers[0].shape)
+
+    def _masked(self, out: Any) -> Any:
+        """NaN in the lanes that are off: a method cannot use what it did not pay for."""
+        mask = self.meter.mask
+        if mask is None:
+            return out
+        if isinstance(out, tuple):
+            return tuple(self._masked(block) for block in out)
+        return torch.where(mask, out, torch.full((), torch.nan, dtype=out.dtype))
+
+    def _nothing(self, query: str, arguments: tuple[Tensor, ...]) -> Any:
+        """Every lane is off: no charge, no work."""
+        points = torch.broadcast_shapes(*(a.shape[:-2] for a in arguments))
+
+        def nan(width: int) -> Tensor:
+            return torch.full((*points, self.L, width), torch.nan, dtype=self.dtype)
+
+        if query in ("grad_f", "grad_g"):
+            return nan(self.dx), nan(self.dy)
+        if query.startswith("value"):
+            return nan(1)
+        return nan(self.dx if query.endswith("_x") or query == "jvp_g_xy" else self.dy)
+
+    # ------------------------------------------------------------------------------------------------ samples
+
+    def sample_f(self, size: int | Tensor, points: int | None = None, order: Order = "replacement") -> Sample:
+        """`size` fresh data of f; `points=p` draws an independent Sample for each of p points."""
+        return self._sample("f", size, points, order)
+
+    def sample_g(self, size: int | Tensor, points: int | None = None, order: Order = "replacement") -> Sample:
+        """`size` fresh data of g; `points=p` draws an independent Sample for each of p points."""
+        return self._sample("g", size, points, order)
+
+    def blocks_f(self, size: int) -> list[Sample]:
+        """A fixed partition of f's data into blocks of `size`, the last one smaller."""
+        return self._sampler.blocks("f", size, self.L)
+
+    def blocks_g(self, size: int) -> list[Sample]:
+        """A fixed partition of g's data into blocks of `size`, the last one smaller."""
+        return self._sampler.blocks("g", size, self.L)
+
+    def _sample(self, level: Literal["f", "g"], size: int | Tensor, points: int | None, order: Order) -> Sample:
+        if order == "epoch" and self.meter.mask is not None:
+            raise InvalidInput('order="epoch" inside a loop of per-lane length: lanes would lose step with their passes')
+        place, indices, longest = self._address()
+        return self._sampler.draw(level, size, points, order, place, indices, longest, self._draws)
+
+    # ------------------------------------------------------------------------------------------------ draws
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normals: `normal(*points, d)` is (*points, L, d)."""
+        return self._draw(self._draws.normal, shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniforms in (0, 1): `uniform(*points, d)` is (*points, L, d)."""
+        return self._draw(self._draws.uniform, shape)
+
+    def _draw(self, law: Callable[..., Any], shape: tuple[int, ...]) -> Tensor:
+        if not shape or min(shape) < 1:
+            raise InvalidInput(f"a draw needs the size of its last axis, 1 or more; got shape {shape}")
+        place, indices, longest = self._address()
+        made = law("method", place, indices, int(np.prod(shape)), longest)
+        return torch.from_numpy(made).reshape(*shape, self.L).movedim(-1, -2).to(self.dtype).contiguous()
+
+    def _address(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        frames = self._frames
+        here = frames[-1]
+        here.seen += 1
+        place = (*(frame.number for frame in frames[1:]), here.seen)
+        return place, tuple(frame.index for frame in frames), here.bound
+
+    # ------------------------------------------------------------------------------------------------ loops and masks
+
+    def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
+        """`for on in oracle.repeat(K)`: K times, K an int or an (L, 1) tensor; `on` is True, or the lanes still at it."""
+        outer = self.meter.mask
+        low, high = (times, times) if isinstance(times, int) else self._bounds(times)
+        here = self._frames[-1]
+        here.seen += 1
+        depth = len(self._frames)
+        frame = _Frame(here.seen, max(high, 1))
+        self._frames.append(frame)
+        try:
+            for index in range(high):
+                frame.index, frame.seen = index, 0
+                if index >= low:
+                    self.meter.switch(_both(outer, torch.as_tensor(times) > index))
+                mask = self.meter.mask
+                yield True if mask is None else mask
+        finally:
+            del self._frames[depth:]
+            if self.meter.mask is not outer:
+                self.meter.switch(outer)
+
+    @contextmanager
+    def only(self, mask: Tensor) -> Iterator[None]:
+        """`with oracle.only(mask)`: the other lanes are not charged and get NaN."""
+        outer = self.meter.mask
+        if bool(mask.all()):
+            yield
+            return
+        self.meter.switch(_both(outer, mask))
+        try:
+            yield
+        finally:
+            self.meter.switch(outer)
+
+    def _bounds(self, times: Tensor) -> tuple[int, int]:
+        """Iterations that every lane makes, and the most that any lane with budget makes."""
+        fixed = self._fixed_bounds.get(id(times))
+        if fixed is not None:
+            return fixed[1], fixed[2]
+        finite = torch.nan_to_num(times.double(), nan=0.0, posinf=0.0)  # a diverged lane does not hold up the others
+        low = int(finite.min().clamp(min=0))
+        alive = torch.from_numpy(~self.meter.ghost).reshape(-1, 1)
+        if self.meter.mask is not None:
+            alive = alive & self.meter.mask
+        high = max(low, int(torch.where(alive, finite, torch.zeros_like(finite)).max().ceil()))
+        return low, high
+
+    # ------------------------------------------------------------------------------------------------ agents
+
+    @overload
+    def mean(self, first: Tensor, /) -> Tensor: ...
+    @overload
+    def mean(self, first: Tensor, /, *rest: Tensor) -> tuple[Tensor, ...]: ...
+    def mean(self, first: Tensor, /, *rest: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """The mean over agents, one round for all tensors together; on one machine, the tensors themselves."""
+        if self.network.agents > 1:
+            first, *others = self.network.mean((first, *rest))
+            rest = tuple(others)
+        return (first, *rest) if rest else first
+
+    # ------------------------------------------------------------------------------------------------ for the runner
+
+    def begin_step(self, step: int) -> None:
+        """Draws of this step are addressed by its number."""
+        root = self._frames[0]
+        del self._frames[1:]
+        root.index, root.seen = step, 0
+        if self.meter.mask is not None:
+            self.meter.switch(None)
+
+    def remember(self, times: Tensor) -> None:
+        """A parameter that is the same at every step: its bounds as a loop length are looked up, not computed."""
+        low, high = int(times.min()), int(times.max())
+        self._fixed_bounds[id(times)] = (times, low, high)
+
+    def take(self, lanes: Sequence[int], real: Sequence[bool]) -> None:
+        """Only these lanes. Draws are addressed, so nothing of theirs has to be kept."""
+        index = torch.tensor(lanes)
+        self.meter.take(lanes, real)
+        self._draws = Draws([int(self._draws.seeds[lane]) for lane in lanes])
+        self.L = len(lanes)
+        self._fixed_bounds.clear()
+        instance = self._instance.take(index)
+        if instance is not self._instance:
+            self.meter.passes = dict.fromkeys(QUERIES, 0)
+        self._plug(instance)
+
+    @property
+    def books_agree(self) -> bool:
+        return self.meter.passes == self._instance.passes
+
+    def books(self) -> str:
+        """Where the two books differ, in words."""
+        below = self._instance.passes
+        return ", ".join(
+            f"{query}: {self.meter.passes[query]} at the door, {below[query]} below it"
+            for query in QUERIES
+            if self.meter.passes[query] != below[query]
+        )
+
+    def _refuse_copy(self, *_: object) -> NoReturn:
+        raise TypeError("an oracle cannot be copied or pickled: a copy would be a second, unread meter")
+
+    __copy__ = __deepcopy__ = __reduce__ = __reduce_ex__ = _refuse_copy
+
+
+def _both(outer: Tensor | None, mask: Tensor) -> Tensor:
+    return mask if outer is None else outer & mask

@@ -1,0 +1,137 @@
+"""A problem: two scalar functions, and what is known about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from torch import Tensor
+
+from bilevelbench.autograd import derive
+from bilevelbench.constants import Constant, Constants
+from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.noise import Exact, Noise
+
+#: What an instance answers, and so what an oracle can be asked.
+QUERIES = (
+    "grad_f", "grad_f_x", "grad_f_y", "grad_g", "grad_g_x", "grad_g_y", "hvp_g_yy", "jvp_g_xy", "value_f", "value_g",
+)  # fmt: skip
+_ANALYTIC = frozenset(QUERIES) - {"value_f", "value_g"}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Closed forms over (*points, L, .): exact, so the evaluator needs no solve."""
+
+    y_star: Callable[[Tensor], Tensor]
+    phi: Callable[[Tensor], Tensor]
+    grad_phi: Callable[[Tensor], Tensor]
+    hess_phi: Callable[[Tensor], Tensor] | None = None
+
+
+class Instance:
+    """f and g over lanes, `(*P, L, dx), (*P, L, dy) -> (*P, L, 1)`, with whatever derivatives the problem brings.
+
+    What it does not bring is derived by autograd, the same way for everyone. Under `FiniteSum` every function takes a
+    last argument `rows`, None for the whole sum. `points="stack"` promises that the functions take a point axis fast
+    (dense data); with "loop" the oracle calls point by point. An instance whose data carry the lane axis gives `take`.
+    Its functions count their own passes: a second book, which has to agree with the oracle's meter.
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Tensor],
+        g: Callable[..., Tensor],
+        x0: Tensor,
+        y0: Tensor,
+        constants: Mapping[str, Constant | float] | Constants = Constants({}),  # noqa: B008 (immutable)
+        noise: Noise = Exact(),  # noqa: B008 (immutable)
+        reference: Reference | None = None,
+        points: Literal["loop", "stack"] = "loop",
+        metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
+        take: Callable[[Tensor], Instance] | None = None,
+        **derivatives: Callable[..., Any],
+    ) -> None:
+        for name in derivatives:
+            if name not in _ANALYTIC:
+                raise InvalidInput(f"an instance has no derivative {name!r}{suggestion(name, _ANALYTIC)}")
+        self.x0, self.y0 = x0.detach(), y0.detach()
+        self.dx, self.dy = x0.shape[-1], y0.shape[-1]
+        self.constants = constants if isinstance(constants, Constants) else Constants(constants)
+        self.noise, self.reference, self.points = noise, reference, points
+        self.metrics = dict(metrics or {})
+        self.analytic = frozenset(derivatives)
+        self.passes = dict.fromkeys(QUERIES, 0)
+        self._take = take
+        functions = derive(f, g, derivatives)
+        self.functions = {query: self._counted(query, functions[query]) for query in QUERIES}
+
+    def _counted(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        passes = self.passes
+
+        def counted(x: Tensor, y: Tensor, *rest: Any) -> Any:
+            passes[query] += 1 if x.dim() == y.dim() == 2 else count_points(x, y, *rest)
+            return function(x, y, *rest)
+
+        return counted
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        try:
+            return self.__dict__["functions"][name]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"Instance has no attribute {name!r}") from None
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """The evaluator's passes are nobody's: they are not part of the second book."""
+        before = dict(self.passes)
+        try:
+            yield
+        finally:
+            self.passes.update(before)
+
+    def take(self, lanes: Tensor) -> Instance:
+        """Only these lanes. Data without a lane axis serve any lanes."""
+        return self if self._take is None else self._take(lanes)
+
+
+def count_points(*arguments: Any) -> int:
+    """How many points a call carries: the axes left of the lane, broadcast."""
+    shapes = [a.shape[:-2] for a in arguments if isinstance(a, Tensor)]
+    return int(torch.broadcast_shapes(*shapes).numel())
+
+
+class Problem(BaseModel):
+    """The validated description of a problem; `build` makes the instance, drawing its data from `data_seed`.
+
+    A problem that can put several data sets side by side in one instance implements `build_lanes` instead of `build`;
+    trials that differ in `data_seed` then share a pack. Tensors are made in torch's default dtype, which the runner
+    sets to the trial's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: ClassVar[str]
+    max_lanes: ClassVar[int] = 256
+
+    data_seed: NonNegativeInt = 0
+
+    def build(self) -> Instance:
+        if type(self).build_lanes is Problem.build_lanes:
+            raise InvalidInput(f"problem {self.name!r} implements neither `build` nor `build_lanes`")
+        return self.build_lanes((self.data_seed,))
+
+    def build_lanes(self, data_seeds: Sequence[int]) -> Instance:
+        raise InvalidInput(f"problem {self.name!r} cannot stack data sets; it has no `build_lanes`")
+
+    @classmethod
+    def stackable(cls) -> bool:
+        return cls.build_lanes is not Problem.build_lanes
+
+    def generator(self, data_seed: int | None = None) -> torch.Generator:
+        """The only source of randomness in `build`."""
+        return torch.Generator().manual_seed(self.data_seed if data_seed is None else data_seed)
