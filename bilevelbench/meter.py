@@ -1,12 +1,12 @@
 """The meter: calls and samples of each lane, by query; masks; budgets.
 
-The usual case is a pack in lockstep with every lane on. Then a charge is three additions of Python numbers, and only a
-change of the mask moves them into the lanes' books.
+The usual case is a pack in lockstep with every lane on and an exact query at one point. Then a charge is two additions of
+Python numbers, which the oracle makes itself (`Oracle._query`); only a change of the mask moves them into the lanes' books.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +37,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 class Meter:
     """`calls` and `samples` are (queries, L); `ghost` lanes have met a call that their budget does not cover."""
 
-    def __init__(self, budgets: Sequence[float], real: Sequence[bool]) -> None:
+    def __init__(self, whole: Mapping[str, int], budgets: Sequence[float], real: Sequence[bool]) -> None:
         lanes = len(budgets)
+        self.whole = whole  # samples of one exact call, by query
         self.budgets = np.array(budgets, dtype=np.float64)
         self.real = np.array(real, dtype=np.bool_)  # the others are padding: copies that are never charged
         self.calls: F64 = np.zeros((len(QUERIES), lanes))
@@ -46,22 +47,27 @@ class Meter:
         self.ghost: BOOL = np.zeros(lanes, dtype=np.bool_)
         self.passes = dict.fromkeys(QUERIES, 0)
         self.mask: Tensor | None = None  # (L, 1); None while every lane is on
-        self._pending_calls = dict.fromkeys(QUERIES, 0)
-        self._pending_samples = dict.fromkeys(QUERIES, 0)
-        self._due = 0
+        self._flushed = dict.fromkeys(QUERIES, 0)  # passes that are in the lanes' books; the rest is pending
+        self._unusual_calls = dict.fromkeys(QUERIES, 0)  # pending calls that are not one exact point
+        self._unusual_samples = dict.fromkeys(QUERIES, 0)
+        self.due: float = 0  # cost of what is pending
         self._update_slack()
 
     def charge(self, query: str, points: int, samples: int) -> None:
-        """`points` calls of `samples` samples each, to every lane that is on; before any work is done."""
+        """`points` calls of `samples` samples each to every lane that is on, before any work is done."""
         cost = points * samples
-        self._due += cost
-        if self._due > self._slack:
-            self._due -= cost
-            self._refuse(np.full(len(self.budgets), float(cost)))
-            self._due += cost
-        self._pending_calls[query] += points
-        self._pending_samples[query] += cost
+        self.due += cost
+        if self.due > self.slack:
+            self.refuse(cost)
         self.passes[query] += points
+        self._unusual_calls[query] += points
+        self._unusual_samples[query] += cost
+
+    def refuse(self, cost: float) -> None:
+        """Some lane cannot pay `cost`, which is already in `due`. Such lanes become ghosts; all ghosts: the step ends."""
+        self.due -= cost
+        self._refuse(np.full(len(self.budgets), float(cost)))
+        self.due += cost
 
     def charge_lanes(self, query: str, points: int, samples: F64) -> None:
         """The same with a number of samples for each lane, (L,)."""
@@ -73,6 +79,7 @@ class Meter:
         self.calls[_ROW[query], on] += points
         self.samples[_ROW[query], on] += cost[on]
         self.passes[query] += points
+        self._flushed[query] += points
         self._update_slack()
 
     def switch(self, mask: Tensor | None) -> None:
@@ -86,14 +93,19 @@ class Meter:
 
     def flush(self) -> None:
         """Move what is pending into the books of the lanes that are on."""
-        if self._due or any(self._pending_calls.values()):
-            on = self._charged()
-            for query, row in _ROW.items():
-                self.calls[row, on] += self._pending_calls[query]
-                self.samples[row, on] += self._pending_samples[query]
-                self._pending_calls[query] = self._pending_samples[query] = 0
-            self._due = 0
-            self._update_slack()
+        if self.passes == self._flushed:
+            return
+        on = self._charged()
+        for query, row in _ROW.items():
+            pending = self.passes[query] - self._flushed[query]
+            if pending:
+                self.calls[row, on] += pending
+                usual = pending - self._unusual_calls[query]
+                self.samples[row, on] += usual * self.whole[query] + self._unusual_samples[query]
+                self._flushed[query] = self.passes[query]
+                self._unusual_calls[query] = self._unusual_samples[query] = 0
+        self.due = 0
+        self._update_slack()
 
     def cost(self) -> F64:
         """Samples over all columns, (L,): what budgets, schedules and rates use. Call `flush` before."""
@@ -114,8 +126,14 @@ class Meter:
         self.flush()
         return {f"{name}_samples": sum_rows(self.samples, queries) for name, queries in COLUMNS.items()}
 
+    def restart_passes(self) -> None:
+        """A new instance has a new second book; ours starts anew beside it."""
+        self.flush()
+        for query in QUERIES:
+            self.passes[query] = self._flushed[query] = 0
+
     def take(self, lanes: Sequence[int], real: Sequence[bool]) -> None:
-        """Only these lanes; both books of passes start anew."""
+        """Only these lanes."""
         self.flush()
         index = np.array(lanes, dtype=np.int64)
         self.calls, self.samples = self.calls[:, index], self.samples[:, index]
@@ -132,7 +150,7 @@ class Meter:
     def _update_slack(self) -> None:
         """What may still be spent before some lane that is on passes its budget."""
         on = self._charged()
-        self._slack = float((self.budgets - self.cost())[on].min()) if on.any() else float("inf")
+        self.slack = float((self.budgets - self.cost())[on].min()) if on.any() else float("inf")
 
     def _refuse(self, cost: F64) -> None:
         """Lanes that cannot pay become ghosts: computed, never charged again. All ghosts: the step ends here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn, overload
+from typing import Any, Literal, NoReturn, Protocol, overload
 
 import numpy as np
 import torch
@@ -14,10 +14,22 @@ from bilevelbench.draws import Draws
 from bilevelbench.errors import InvalidInput, UndeclaredQuery
 from bilevelbench.meter import Meter
 from bilevelbench.network import Network
-from bilevelbench.noise import Additive, FiniteSum
+from bilevelbench.noise import Additive
 from bilevelbench.problem import QUERIES, Instance, count_points
 from bilevelbench.sample import Order, Sample
 from bilevelbench.sampling import Sampler
+
+
+class Query(Protocol):
+    def __call__(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor: ...
+
+
+class JointQuery(Protocol):
+    def __call__(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+class ProductQuery(Protocol):
+    def __call__(self, x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Tensor: ...
 
 
 class _Frame:
@@ -45,13 +57,12 @@ class Oracle:
         real: Sequence[bool] | None = None,
         network: Network | None = None,
     ) -> None:
-        unknown = uses - set(QUERIES) - set(instance.constants)
         self._uses = uses
-        self._missing_constants = unknown
         self.L, self.dx, self.dy = len(seeds), instance.dx, instance.dy
         self.dtype, self.device = instance.x0.dtype, instance.x0.device
         self.n_f, self.n_g = instance.noise.n_f, instance.noise.n_g
-        self.meter = Meter(budgets or [float("inf")] * self.L, real or [True] * self.L)
+        whole = {query: self.n_f if query in ("grad_f", "grad_f_x", "grad_f_y", "value_f") else self.n_g for query in QUERIES}
+        self.meter = Meter(whole, budgets or [float("inf")] * self.L, real or [True] * self.L)
         self.network = network or Network()
         self._draws = Draws(seeds)
         self._sampler = Sampler(instance.noise, self.dx, self.dy, self.dtype)
@@ -59,46 +70,24 @@ class Oracle:
         self._frames = [_Frame(0, 1 << 30)]
         self._plug(instance)
 
-    def _plug(self, instance: Instance) -> None:
-        self._instance = instance
-        self._functions = {query: instance.functions[query] for query in QUERIES if query in self._uses}
-        self._whole = {query: self.n_f if "_f" in query else self.n_g for query in QUERIES}
-
     # ------------------------------------------------------------------------------------------------ queries
+    # Attributes, made by `_plug` for the declared queries; the others are not there, and `__getattr__` says so.
 
-    def grad_f(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> tuple[Tensor, Tensor]:
-        """(f_x, f_y) at one point: one call."""
-        return self._ask("grad_f", x, y, xi)  # type: ignore[no-any-return]
+    grad_f: JointQuery  # (f_x, f_y) at one point: one call
+    grad_f_x: Query
+    grad_f_y: Query
+    grad_g: JointQuery  # (g_x, g_y) at one point: one call
+    grad_g_x: Query
+    grad_g_y: Query
+    hvp_g_yy: ProductQuery  # H v, the product with the lower Hessian
+    jvp_g_xy: ProductQuery  # J v in R^dx, the product with the mixed derivative
+    value_f: Query
+    value_g: Query
 
-    def grad_f_x(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
-        return self._ask("grad_f_x", x, y, xi)  # type: ignore[no-any-return]
-
-    def grad_f_y(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
-        return self._ask("grad_f_y", x, y, xi)  # type: ignore[no-any-return]
-
-    def grad_g(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> tuple[Tensor, Tensor]:
-        """(g_x, g_y) at one point: one call."""
-        return self._ask("grad_g", x, y, xi)  # type: ignore[no-any-return]
-
-    def grad_g_x(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
-        return self._ask("grad_g_x", x, y, xi)  # type: ignore[no-any-return]
-
-    def grad_g_y(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
-        return self._ask("grad_g_y", x, y, xi)  # type: ignore[no-any-return]
-
-    def hvp_g_yy(self, x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Tensor:
-        """H v, the product with the lower Hessian."""
-        return self._ask("hvp_g_yy", x, y, xi, v)  # type: ignore[no-any-return]
-
-    def jvp_g_xy(self, x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Tensor:
-        """J v in R^dx, the product with the mixed derivative."""
-        return self._ask("jvp_g_xy", x, y, xi, v)  # type: ignore[no-any-return]
-
-    def value_f(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
-        return self._ask("value_f", x, y, xi)  # type: ignore[no-any-return]
-
-    def value_g(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor:
-        return self._ask("value_g", x, y, xi)  # type: ignore[no-any-return]
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in QUERIES:
+            raise UndeclaredQuery(name, self._uses)
+        raise AttributeError(f"an oracle has no {name!r}")
 
     def constant(self, name: str) -> float:
         """A constant of the problem, declared in `uses` like a query."""
@@ -106,38 +95,59 @@ class Oracle:
             raise UndeclaredQuery(name, self._uses)
         return self._instance.constants[name]
 
-    def _ask(self, query: str, x: Tensor, y: Tensor, xi: Sample | None, v: Tensor | None = None) -> Any:
-        function = self._functions.get(query)
-        if function is None:
-            raise UndeclaredQuery(query, self._uses)
-        if (
-            xi is None
-            and self.meter.mask is None
-            and x.dim() == y.dim() == 2
-            and not (x.requires_grad or y.requires_grad)
-            and (v is None or (v.dim() == 2 and not v.requires_grad))
-        ):
-            self.meter.charge(query, 1, self._whole[query])
-            return function(x, y) if v is None else function(x, y, v)
-        return self._ask_general(query, function, x.detach(), y.detach(), xi, None if v is None else v.detach())
+    def _plug(self, instance: Instance) -> None:
+        self._instance = instance
+        for query in QUERIES:
+            if query in self._uses:
+                make = self._product_query if query in ("hvp_g_yy", "jvp_g_xy") else self._query
+                setattr(self, query, make(query, instance.functions[query]))
+
+    def _query(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A closure with its usual case first: one exact point, every lane on. The hottest lines of the project."""
+        meter, passes, whole = self.meter, self.meter.passes, self.meter.whole[query]
+        grad_enabled, general = torch.is_grad_enabled, self._ask_general
+
+        def ask(x: Tensor, y: Tensor, xi: Sample | None = None) -> Any:
+            if xi is None and meter.mask is None and x.ndim == 2 and y.ndim == 2 and not grad_enabled():
+                meter.due += whole
+                if meter.due > meter.slack:
+                    meter.refuse(whole)
+                passes[query] += 1
+                return function(x, y)
+            return general(query, function, xi, x, y)
+
+        return ask
+
+    def _product_query(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same with a vector; the meter's general way, since a product is no cheap call."""
+        meter, grad_enabled, general = self.meter, torch.is_grad_enabled, self._ask_general
+
+        def ask(x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Any:
+            if xi is None and meter.mask is None and x.ndim == 2 and y.ndim == 2 and v.ndim == 2 and not grad_enabled():
+                meter.charge(query, 1, meter.whole[query])
+                return function(x, y, v)
+            return general(query, function, xi, x, y, v)
+
+        return ask
 
     def _ask_general(
-        self, query: str, function: Callable[..., Any], x: Tensor, y: Tensor, xi: Sample | None, v: Tensor | None
+        self, query: str, function: Callable[..., Any], xi: Sample | None, *given: Tensor
     ) -> Any:
-        arguments = (x, y) if v is None else (x, y, v)
+        arguments = tuple(a.detach() for a in given)
         if xi is not None:
             arguments = self._sampler.spread(query, arguments, xi)
         points = count_points(*arguments)
         if not self.meter.any_on():
             return self._nothing(query, arguments)
         if xi is None:
-            self.meter.charge(query, points, self._whole[query])
+            self.meter.charge(query, points, self.meter.whole[query])
         elif isinstance(xi.size, int):
             self.meter.charge(query, points, xi.size)
         else:
             self.meter.charge_lanes(query, points, xi.size.double().numpy().reshape(-1))
         rows = () if xi is None or xi.rows is None else (xi.rows,)
-        out = self._evaluate(function, arguments, rows, points)
+        with torch.no_grad():
+            out = self._evaluate(function, arguments, rows, points)
         if xi is not None and isinstance(self._instance.noise, Additive):
             out = self._sampler.add_noise(query, out, arguments, xi, self._draws)
         return self._masked(out)
@@ -308,7 +318,7 @@ class Oracle:
         self._fixed_bounds.clear()
         instance = self._instance.take(index)
         if instance is not self._instance:
-            self.meter.passes = dict.fromkeys(QUERIES, 0)
+            self.meter.restart_passes()
         self._plug(instance)
 
     @property

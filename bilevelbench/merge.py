@@ -1,0 +1,120 @@
+"""Merge result folders, for instance those that several people send in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from bilevelbench.errors import InvalidInput, StoreError
+from bilevelbench.results import VOLATILE, Results
+from bilevelbench.store import Pack, Store, assemble, read_packs, read_tables
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What a merge did; `skipped` has a sentence for each corrupt pack that was left out."""
+
+    packs: int
+    trials: int
+    duplicates: int
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Source:
+    folder: Path
+    packs: list[Pack]
+    results: Results
+
+
+def merge(folders: Sequence[str | Path], into: str | Path, skip_corrupt: bool = False) -> MergeReport:
+    """Copy the packs of `folders` to the store `into`, which may hold packs already.
+
+    A trial that several folders hold is merged once if its content agrees in all but time, memory and message; if not,
+    nothing is written. Every pack says in `merged_from` which folder it came from first. The tables of the merged
+    store are made by `Store(into).publish()`.
+    """
+    into = Path(into)
+    paths = list({Path(f).resolve(): Path(f) for f in folders if Path(f).resolve() != into.resolve()}.values())
+    if not paths:
+        raise InvalidInput("nothing to merge; name at least one result folder other than the one to merge into")
+    skipped: list[str] = []
+    sources = [_read(path, skip_corrupt, skipped, must_hold=path != into) for path in (into, *paths)]
+    for i, source in enumerate(sources):
+        for earlier in sources[:i]:
+            _refuse_clash(earlier, source)
+
+    store = Store(into)
+    seen = set(sources[0].results.runs["trial_id"])
+    packs = trials = duplicates = 0
+    for source in sources[1:]:
+        for pack in source.packs:
+            new = set(pack.trial_ids) - seen
+            duplicates += len(pack.trial_ids) - len(new)
+            if new:  # a pack is copied whole; loading drops the trials that another pack holds
+                origin = {"merged_from": source.folder.resolve().name, **pack.record}
+                store.place(origin, read_tables(pack.path, pack.record))
+                packs, trials = packs + 1, trials + len(new)
+                seen |= new
+    return MergeReport(packs, trials, duplicates, tuple(skipped))
+
+
+def _read(folder: Path, skip_corrupt: bool, skipped: list[str], must_hold: bool) -> _Source:
+    packs, corrupt = read_packs(folder)
+    if corrupt and not skip_corrupt:
+        first = next(iter(corrupt.values()))
+        raise StoreError(
+            f"{str(folder)!r} has {len(corrupt)} corrupt pack(s): {first}; mend the folder or merge without them "
+            "(skip_corrupt)"
+        )
+    skipped += corrupt.values()
+    if must_hold and not packs and not corrupt:
+        raise StoreError(
+            f"{str(folder)!r} has no packs to merge; name a folder that `bilevelbench run -o` wrote "
+            "(published tables alone carry no provenance)"
+        )
+    return _Source(folder, packs, assemble(packs, []))
+
+
+def _refuse_clash(a: _Source, b: _Source) -> None:
+    common = pd.Index(a.results.runs["trial_id"]).intersection(pd.Index(b.results.runs["trial_id"]))
+    if common.empty:
+        return
+    clash = _first_difference("runs", _select(a.results.runs, common), _select(b.results.runs, common))
+    clash = clash or _first_difference("curve", _select(a.results.curve, common), _select(b.results.curve, common))
+    if clash is None:
+        return
+    trial_id, column = clash
+    row = a.results.runs.set_index("trial_id").loc[trial_id]
+    raise StoreError(
+        f"{str(a.folder)!r} and {str(b.folder)!r} disagree on trial {trial_id!r} ({row['algorithm']} on "
+        f"{row['problem']}, seed {row['seed']}): the first column that differs is {column}; nothing was merged; find "
+        "out which one is right (was a plugin changed without a new version?) and remove the pack of the other"
+    )
+
+
+def _select(frame: pd.DataFrame, trial_ids: pd.Index) -> pd.DataFrame:
+    """The rows of these trials in an order that both sides share: a clash may be in the columns that sort `runs`."""
+    chosen = frame[frame["trial_id"].isin(trial_ids)]
+    return chosen.sort_values("trial_id", kind="stable", ignore_index=True)
+
+
+def _first_difference(table: str, a: pd.DataFrame, b: pd.DataFrame) -> tuple[str, str] | None:
+    """(trial id, column) of the first column in which two tables of the same trials differ, NaN being equal to NaN."""
+    counts = a["trial_id"].value_counts().sub(b["trial_id"].value_counts(), fill_value=0)
+    uneven = sorted(str(trial_id) for trial_id in counts.index[counts != 0])
+    if uneven:
+        return uneven[0], f"`{table}` itself (one has more rows)"
+    for name in dict.fromkeys([*a.columns, *b.columns]):
+        if name in VOLATILE:
+            continue
+        left, right = (f[name] if name in f else pd.Series(np.nan, index=f.index) for f in (a, b))
+        differs = ((left != right) & ~(left.isna() & right.isna())).to_numpy()
+        if differs.any():
+            i = int(differs.argmax())
+            return str(a["trial_id"].iloc[i]), f"`{table}.{name}` ({left.iloc[i]!r} against {right.iloc[i]!r})"
+    return None

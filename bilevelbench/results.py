@@ -1,0 +1,193 @@
+"""The two tidy tables: their columns, types and versions.
+
+`runs` has one row per trial, whatever became of it; `curve` has one row per trial and evaluation. Missing numbers are
+NaN, missing counts 0, missing text "".
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from bilevelbench.errors import InvalidInput, StoreError, suggestion
+
+SCHEMA_VERSION = 1
+
+TEXT, COUNT, REAL = pa.string(), pa.int64(), pa.float64()
+
+#: Calls are whole numbers; `samples` and `cost` are floats, since batches of a million samples may take them past 2**53.
+RUNS: dict[str, pa.DataType] = {
+    "trial_id": TEXT,
+    "algorithm": TEXT,
+    "algorithm_params": TEXT,
+    "problem": TEXT,
+    "problem_params": TEXT,
+    "seed": COUNT,
+    "status": TEXT,
+    "message": TEXT,
+    **dict.fromkeys(["steps", "grad_f", "grad_g", "grad_f_x", "grad_f_y", "grad_g_x", "grad_g_y"], COUNT),
+    **dict.fromkeys(["hvp", "jvp", "value", "first_order", "second_order"], COUNT),
+    "samples": REAL,
+    "cost": REAL,
+    "rounds": COUNT,
+    "bytes": COUNT,
+    **dict.fromkeys(["seconds", "peak_memory", "pack_lanes"], REAL),
+    **dict.fromkeys(["phi", "grad_phi", "grad_phi_error", "g_y", "last_phi", "last_grad_phi", "best_grad_phi"], REAL),
+    **dict.fromkeys(["certificate", "dtype", "label"], TEXT),
+    **dict.fromkeys(["plugin", "plugin_version", "problem_plugin", "problem_plugin_version"], TEXT),
+    "schema_version": COUNT,
+}
+
+#: Problem metrics and the extras of a method add further float columns behind these.
+CURVE: dict[str, pa.DataType] = {
+    "trial_id": TEXT,
+    "step": COUNT,
+    "cost": REAL,
+    "first_order": COUNT,
+    "second_order": COUNT,
+    **dict.fromkeys(["seconds", "phi", "grad_phi", "grad_phi_error", "g_y"], REAL),
+}
+
+STATUSES: dict[str, str] = {
+    "target": "an evaluation met the target",
+    "budget": "the next call would have passed the budget",
+    "timeout": "the time limit of the trial was reached",
+    "diverged": "an iterate or a value was no longer finite",
+    "error": "the method or the problem raised an exception, or its process died",
+    "invalid": "the method broke the rules: an undeclared query, or books that disagree",
+    "stopped": "the method ended by its own rule",
+}
+
+#: What differs between two runs of one trial; every other column is the same in each rerun.
+VOLATILE = frozenset({"seconds", "peak_memory", "pack_lanes", "message"})
+
+#: A default would invent the identity of a trial.
+_REQUIRED = {"runs": ("trial_id", "algorithm", "problem", "seed", "status"), "curve": ("trial_id", "step")}
+
+
+@dataclass(frozen=True, eq=False)  # frames have no truth value to compare by
+class Results:
+    """The tables of a result folder, the JSON record of each pack, a sentence for each pack that cannot be read."""
+
+    runs: pd.DataFrame
+    curve: pd.DataFrame
+    records: list[dict[str, Any]]
+    problems: list[str] = field(default_factory=list)
+
+
+def runs_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per trial, columns in order and typed; a column that `runs` does not have is an error."""
+    for row in rows:
+        for name in row:
+            if name not in RUNS:
+                raise InvalidInput(f"`runs` has no column {name!r}{suggestion(name, RUNS)}")
+    frame = _frame("runs", [{"schema_version": SCHEMA_VERSION, **row} for row in rows], RUNS)
+    for status in frame["status"].unique():
+        if status not in STATUSES:
+            raise InvalidInput(f"unknown status {status!r}{suggestion(status, STATUSES)}")
+    return frame
+
+
+def curve_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per trial and evaluation; columns beyond those of `CURVE` are floats and follow in alphabetical order."""
+    extras = set().union(*rows) - CURVE.keys()
+    return _frame("curve", rows, CURVE | dict.fromkeys(sorted(extras), REAL))
+
+
+def runs_table(frame: pd.DataFrame) -> pa.Table:
+    """A `runs` frame as it is stored."""
+    return _table("runs", frame, pa.schema(RUNS))
+
+
+def curve_table(frame: pd.DataFrame) -> pa.Table:
+    """A `curve` frame as it is stored."""
+    return _table("curve", frame, curve_schema([str(name) for name in frame.columns]))
+
+
+def curve_schema(names: Sequence[str]) -> pa.Schema:
+    """The columns of `CURVE` and then the others of `names`, in alphabetical order."""
+    return pa.schema(CURVE | dict.fromkeys(sorted(set(names) - CURVE.keys()), REAL))
+
+
+Upgrade = Callable[[pd.DataFrame, pd.DataFrame], tuple[pd.DataFrame, pd.DataFrame]]
+
+#: UPGRADES[n] turns tables of schema n into tables of schema n + 1.
+UPGRADES: dict[int, Upgrade] = {}
+
+
+def check_version(version: int, where: str = "") -> None:
+    """Refuse tables that this version of bilevelbench cannot understand; `where` names the file."""
+    prefix = f"{where}: " if where else ""
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{prefix}written by a newer bilevelbench (schema {version}, this one knows {SCHEMA_VERSION}); "
+            "upgrade bilevelbench"
+        )
+    lost = [v for v in range(version, SCHEMA_VERSION) if v not in UPGRADES]
+    if lost:
+        raise StoreError(
+            f"{prefix}written with schema {version}, and nothing upgrades schema {lost[0]} to {lost[0] + 1}; "
+            "run the trials again into a new folder"
+        )
+
+
+def upgrade(runs: pd.DataFrame, curve: pd.DataFrame, version: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Tables of schema `version` as tables of `SCHEMA_VERSION`."""
+    check_version(version)
+    for v in range(version, SCHEMA_VERSION):
+        runs, curve = UPGRADES[v](runs, curve)
+    if version < SCHEMA_VERSION:
+        runs = runs.assign(schema_version=SCHEMA_VERSION)
+    return runs, curve
+
+
+def _frame(table: str, rows: Sequence[Mapping[str, Any]], types: dict[str, pa.DataType]) -> pd.DataFrame:
+    for name, (i, row) in itertools.product(_REQUIRED[table], enumerate(rows)):
+        if row.get(name) in (None, ""):
+            raise InvalidInput(f"row {i} of `{table}` has no {name!r}; a trial is not known without it")
+    columns = {
+        name: pa.array([_value(table, name, type_, row.get(name)) for row in rows], type_)
+        for name, type_ in types.items()
+    }
+    frame: pd.DataFrame = pa.table(columns).to_pandas()
+    return frame
+
+
+def _value(table: str, name: str, type_: pa.DataType, value: Any) -> str | int | float:
+    if type_ == REAL:
+        try:
+            return float("nan") if value is None else float(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(f"`{table}.{name}` is {value!r}; it must be a number") from error
+    if type_ == COUNT:
+        try:
+            count = 0 if value is None else int(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidInput(f"`{table}.{name}` is {value!r}; it must be a whole number") from error
+        if value not in (None, count) or not -(2**63) <= count < 2**63:
+            raise InvalidInput(f"`{table}.{name}` is {value!r}; it must be a whole number of at most 64 bits")
+        return count
+    if value is not None and not isinstance(value, str):
+        raise InvalidInput(f"`{table}.{name}` is {value!r}; it must be text (parameters are JSON text)")
+    # an exception's message may hold lone surrogates (undecodable file names), which no file format takes
+    return (value or "").encode("utf-8", "replace").decode("utf-8")
+
+
+def _table(table: str, frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
+    wrong = sorted({str(name) for name in frame.columns} ^ set(schema.names))
+    if wrong:
+        raise InvalidInput(
+            f"`{table}` does not have the columns of schema {SCHEMA_VERSION} ({wrong[0]!r} is missing or unknown); "
+            f"make it with {table}_frame"
+        )
+    try:
+        result = pa.Table.from_pandas(frame[schema.names], schema=schema, preserve_index=False)
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidInput(f"`{table}` has a column of the wrong type ({error}); make it with {table}_frame") from error
+    # the metadata name the version of pandas, and equal tables are to be equal files
+    return result.replace_schema_metadata(None)

@@ -1,0 +1,127 @@
+"""What is to be run, as data: a trial, its budget and its schedule. Frozen; unknown fields are errors."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from bilevelbench.errors import InvalidInput
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Spec(_Frozen):
+    """A plugin's class by name, and its parameters as written."""
+
+    name: str
+    params: dict[str, Any] = {}
+
+    def __str__(self) -> str:
+        inside = ",".join(f"{k}={_text(v)}" for k, v in self.params.items())
+        return f"{self.name}[{inside}]" if inside else self.name
+
+
+class Budget(_Frozen):
+    """Where a trial ends at the latest; `cost` is in samples, which on an exact problem are calls."""
+
+    cost: PositiveFloat | None = None
+    steps: PositiveInt | None = None
+    seconds: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.cost is None and self.steps is None and self.seconds is None:
+            raise ValueError("a budget needs one of cost, steps and seconds")
+        return self
+
+
+class Schedule(_Frozen):
+    """When a trial is looked at: where its cost passes `ratio ** j`, and at its end.
+
+    `mean`: also keep the mean of |grad phi| over all points before the present one (needs a closed form); targets are
+    then held against that mean, which is the theorem's random iterate.
+    """
+
+    ratio: float = Field(default=1.1, gt=1)
+    mean: bool = False
+    eigenvalue: bool = False
+
+
+class Trial(_Frozen):
+    """One method with one set of parameters on one problem with one seed.
+
+    `seed` drives noise, samples and the method's own draws; the data come from the problem's `data_seed`. The id hashes
+    the trial as written together with the plugins' names and versions; nothing else decides whether a result is reused.
+    """
+
+    algorithm: Spec
+    problem: Spec
+    seed: NonNegativeInt = 0
+    budget: Budget
+    targets: tuple[PositiveFloat, ...] = ()
+    schedule: Schedule = Schedule()
+    dtype: Literal["float64", "float32"] = "float64"
+    plugin: str = ""
+    plugin_version: str = ""
+    problem_plugin: str = ""
+    problem_plugin_version: str = ""
+    label: str = ""
+
+    @property
+    def id(self) -> str:
+        text = json.dumps(self.model_dump(mode="json", exclude={"label"}), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def parse_spec(text: str) -> list[Spec]:
+    """`f2ba[K=3,lam=10,100]` -> two specs. A token without `=` continues the list before it."""
+    match = re.fullmatch(r"\s*([^\[\]]+?)\s*(?:\[(.*)\])?\s*", text, flags=re.DOTALL)
+    if match is None:
+        raise InvalidInput(f"cannot read {text!r}; write NAME or NAME[param=value,param=value1,value2]")
+    name, inside = match[1], match[2]
+    lists: dict[str, list[Any]] = {}
+    key: str | None = None
+    for token in (t.strip() for t in (inside or "").split(",")):
+        if not token:
+            continue
+        if "=" in token:
+            key, _, token = (part.strip() for part in token.partition("="))
+            if key in lists:
+                raise InvalidInput(f"{text!r} sets {key!r} twice; write {key}=value1,value2 for several values")
+            lists[key] = []
+        if key is None:
+            raise InvalidInput(f"{text!r}: {token!r} stands before any parameter; write param={token}")
+        if not token:
+            raise InvalidInput(f"{text!r}: parameter {key!r} has no value")
+        lists[key].append(_value(token))
+    return [Spec(name=name, params=dict(zip(lists, row, strict=True))) for row in itertools.product(*lists.values())]
+
+
+def expand(name: str, params: dict[str, Any]) -> list[Spec]:
+    """The grid of a suite's table: a list is a list of values to try."""
+    lists = {k: v if isinstance(v, list) else [v] for k, v in params.items()}
+    return [Spec(name=name, params=dict(zip(lists, row, strict=True))) for row in itertools.product(*lists.values())]
+
+
+def _value(token: str) -> Any:
+    try:
+        return json.loads(token)
+    except json.JSONDecodeError:
+        pass
+    for kind in (int, float):
+        try:
+            return kind(token)
+        except ValueError:
+            continue
+    return {"True": True, "False": False, "None": None, "none": None}.get(token, token.strip("'\""))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

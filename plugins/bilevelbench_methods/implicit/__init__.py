@@ -1,0 +1,1 @@
+"""Methods that solve `H v = f_y` for the implicit gradient: Hessian-vector products."""

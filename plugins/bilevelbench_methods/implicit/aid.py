@@ -1,0 +1,92 @@
+"""AID: approximate implicit differentiation.
+
+    D times:  y <- y - a g_y(x, y)
+    v <- N steps of a linear solver on H(x, y) v = f_y(x, y), from the previous v
+    x <- x - eta_x (f_x(x, y) - J(x, y) v)
+
+y and v are warm-started. Ji, Yang, Liang, "Bilevel optimization: convergence analysis and enhanced design", ICML 2021
+(AID-BiO); Grazzi, Franceschi, Pontil, Salzo, ICML 2020. Solvers: `cg`, `richardson` with step a (the "fixed point").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, conjugate_gradient, richardson
+from bilevelbench_methods.descent import lower_gd
+
+
+@dataclass(frozen=True)
+class State:
+    x: Tensor
+    y: Tensor
+    v: Tensor
+    k: int
+
+
+class AID(Algorithm):
+    name = "aid"
+    family = "implicit"
+    uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
+    claims = (
+        Claim(
+            table=1, setting="deterministic", oracle="HVP", eps_exp=2, kappa_exp=4,
+            reference="Ji, Yang, Liang 2021",
+        ),
+    )  # fmt: skip
+
+    D: PerLane[PositiveInt] = 10
+    """lower-level steps"""
+    N: PerLane[PositiveInt] = 10
+    """steps of the linear solver"""
+    solver: Literal["cg", "richardson"] = "cg"
+    """linear solver"""
+    tol: NonNegativeFloat = 0.0
+    """residual at which cg stops"""
+    eta_x: PositiveFloat | None = None
+    """x-step; default 1/(2 L_phi)"""
+    a: PositiveFloat | None = None
+    """lower-level step; default 1/L_g"""
+
+    def resolve(self, constants: Constants) -> Self:
+        return self.fill(constants, eta_x=lambda c: 1 / (2 * c.L_phi), a=lambda c: 1 / c.L_gy)
+
+    def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
+        return State(x=x0, y=y0, v=torch.zeros_like(y0), k=0)
+
+    def step(self, s: State, oracle: Oracle) -> State:
+        x = s.x
+        y = lower_gd(oracle, x, s.y, self.D, self.a)
+        f_x, f_y = oracle.grad_f(x, y)
+
+        def H(u: Tensor) -> Tensor:
+            return oracle.hvp_g_yy(x, y, u)
+
+        if self.solver == "cg":
+            v = conjugate_gradient(oracle, H, f_y, s.v, self.N, self.tol, cold=s.k == 0)
+        else:
+            v = richardson(oracle, H, f_y, s.v, self.N, self.a)
+        d = f_x - oracle.jvp_g_xy(x, y, v)
+        return State(x=x - self.eta_x * d, y=y, v=v, k=s.k + 1)
+
+    def calls(self, step: int) -> dict[str, int] | None:
+        if self.solver == "cg":
+            return None  # a lane whose residual has vanished makes no more products
+        return {"grad_f": 1, "grad_g_y": self.D, "hvp_g_yy": self.N, "jvp_g_xy": 1}
+
+    @classmethod
+    def from_theory(cls, constants: Constants, eps: float) -> Self:
+        """D ~ kappa, N ~ sqrt(kappa), eta_x = 1/(8 L_phi); nothing depends on eps."""
+        ratio = constants.L_gy / constants.mu
+        D, N = max(1, round(4 * ratio)), max(1, round(4 * ratio**0.5))
+        return cls(D=D, N=N, solver="cg", a=1 / constants.L_gy, eta_x=1 / (8 * constants.L_phi))
+
+    @classmethod
+    def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
+        """Eight steps of each loop for every eps, both warm."""
+        return cls(D=8, N=8, solver="richardson", a=1 / (2 * constants.L_gy), eta_x=0.4 / constants.L_phi)

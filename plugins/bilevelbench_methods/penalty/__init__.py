@@ -1,0 +1,1 @@
+"""Methods that replace the lower problem by a penalty: gradients only."""

@@ -1,0 +1,72 @@
+"""F2SA: the penalty gradient on a single time scale.
+
+    T_in times:  z <- z - a_z g_y(x, z)
+                 y <- y - a_y (f_y(x, y)/lam + g_y(x, y))
+    x <- x - xi (a_y/lam) (f_x(x, y) + lam (g_x(x, y) - g_x(x, z)))
+
+The x-step is the step of y, a_y/lam, times xi: it shrinks as the penalty grows, which is what F2BA does away with.
+Kwon, Kwon, Wright, Nowak, "A fully first-order method for stochastic bilevel optimization", ICML 2023, Algorithm 1, with
+a fixed multiplier as in the experiments of Chen, Ma, Zhang 2025, and in the scale-free form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+
+from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane
+from bilevelbench_methods.penalty.pair import USES, pen_pair, penalty_gradient
+
+
+@dataclass(frozen=True)
+class State:
+    x: Tensor
+    y: Tensor
+    z: Tensor
+
+
+class F2SA(Algorithm):
+    name = "f2sa"
+    family = "penalty"
+    uses = USES
+    claims = (
+        Claim(
+            table=1, setting="deterministic", oracle="gradient", eps_exp=3, tilde=True, log_power=1,
+            footnote="the original also assumes a Lipschitz Hessian of f and bounded f_x, g_x; unnecessary for a fixed lam",
+            reference="Kwon, Kwon, Wright, Nowak 2023",
+        ),
+    )  # fmt: skip
+
+    lam: PositiveFloat = 10.0
+    """penalty"""
+    T_in: PerLane[PositiveInt] = 10
+    """lower-level steps"""
+    xi: PositiveFloat = 1.0
+    """x-step over y-step; 1 is the single time scale"""
+    a_y: PositiveFloat | None = None
+    """effective step of y; default 1/(2 L_g)"""
+    a_z: PositiveFloat | None = None
+    """effective step of z; default 1/(2 L_g)"""
+
+    def resolve(self, constants: Constants) -> Self:
+        return self.fill(constants, a_y=lambda c: 1 / (2 * c.L_gy), a_z=lambda c: 1 / (2 * c.L_gy))
+
+    def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
+        return State(x=x0, y=y0, z=y0)
+
+    def step(self, s: State, oracle: Oracle) -> State:
+        y, z = pen_pair(oracle, s.x, s.y, s.z, self.T_in, self.lam, self.a_y, self.a_z)
+        d = penalty_gradient(oracle, s.x, y, z, self.lam)
+        return State(x=s.x - self.xi * (self.a_y / self.lam) * d, y=y, z=z)
+
+    def calls(self, step: int) -> dict[str, int]:
+        return {"grad_f_x": 1, "grad_f_y": self.T_in, "grad_g_x": 2, "grad_g_y": 2 * self.T_in}
+
+    @classmethod
+    def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
+        """lam ~ 1/eps, so the x-step is of order eps."""
+        a = 1 / (2 * constants.L_gy)
+        return cls(lam=2 * scale / eps, T_in=4, a_y=a, a_z=a)

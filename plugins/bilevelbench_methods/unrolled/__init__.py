@@ -1,0 +1,1 @@
+"""Methods that differentiate through the iterations of a lower-level solver."""

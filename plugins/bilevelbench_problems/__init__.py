@@ -1,0 +1,14 @@
+"""The built-in problems."""
+
+from __future__ import annotations
+
+from bilevelbench import Problem, hookimpl
+from bilevelbench_problems.power_tail import PowerTail
+from bilevelbench_problems.quadratic import Quadratic
+from bilevelbench_problems.ridge_abalone import RidgeAbalone
+from bilevelbench_problems.tail_anchor import TailAnchor
+
+
+@hookimpl
+def bilevelbench_problems() -> list[type[Problem]]:
+    return [Quadratic, PowerTail, TailAnchor, RidgeAbalone]

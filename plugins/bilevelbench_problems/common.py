@@ -1,0 +1,28 @@
+"""What several problems share: the noise fields, random rotations, point axes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from bilevelbench import Additive, Exact
+
+
+def noise_model(sigma_f: float, sigma_g: float, sigma_h: float) -> Exact | Additive:
+    """Without any noise the problem is exact: a call is one sample."""
+    return Additive(sigma_f, sigma_g, sigma_h) if sigma_f or sigma_g or sigma_h else Exact()
+
+
+def random_orthogonal(d: int, rng: Generator) -> Tensor:
+    """Uniform on the orthogonal group, (d, d) in float64."""
+    Q, R = torch.linalg.qr(torch.randn(d, d, generator=rng, dtype=torch.float64))
+    return Q * R.diagonal().sign()
+
+
+def spread(value: Tensor, *arguments: Tensor) -> Tensor:
+    """A derivative that does not depend on some argument, over all points and lanes of the arguments."""
+    axes = value.shape[:-1]
+    if all(argument.shape[:-1] == axes for argument in arguments):
+        return value
+    axes = torch.broadcast_shapes(axes, *(argument.shape[:-1] for argument in arguments))
+    return value.expand(*axes, value.shape[-1])
