@@ -45,6 +45,7 @@ class Meter:
         self.calls: F64 = np.zeros((len(QUERIES), lanes))
         self.samples: F64 = np.zeros((len(QUERIES), lanes))
         self.ghost: BOOL = np.zeros(lanes, dtype=np.bool_)
+        self.has_ghosts = False
         self.passes = dict.fromkeys(QUERIES, 0)
         self.mask: Tensor | None = None  # (L, 1); None while every lane is on
         self._flushed = dict.fromkeys(QUERIES, 0)  # passes that are in the lanes' books; the rest is pending
@@ -112,6 +113,10 @@ class Meter:
         total: F64 = self.samples.sum(0)
         return total
 
+    def most(self) -> float:
+        """No lane's cost is above this; it is exact while lanes keep step."""
+        return self._most_flushed + self.due
+
     def columns(self) -> dict[str, F64]:
         """The tables' columns, each (L,)."""
         self.flush()
@@ -139,6 +144,7 @@ class Meter:
         self.calls, self.samples = self.calls[:, index], self.samples[:, index]
         self.budgets, self.ghost = self.budgets[index], self.ghost[index]
         self.real = np.array(real, dtype=np.bool_)
+        self.has_ghosts = bool(self.ghost.any())
         self._update_slack()
 
     def _charged(self) -> BOOL:
@@ -149,13 +155,15 @@ class Meter:
 
     def _update_slack(self) -> None:
         """What may still be spent before some lane that is on passes its budget."""
-        on = self._charged()
-        self.slack = float((self.budgets - self.cost())[on].min()) if on.any() else float("inf")
+        on, cost = self._charged(), self.cost()
+        self.slack = float((self.budgets - cost)[on].min()) if on.any() else float("inf")
+        self._most_flushed = float(cost.max())
 
     def _refuse(self, cost: F64) -> None:
         """Lanes that cannot pay become ghosts: computed, never charged again. All ghosts: the step ends here."""
         self.flush()
         self.ghost |= self._charged() & (self.cost() + cost > self.budgets)
+        self.has_ghosts = bool(self.ghost.any())
         if (self.ghost | ~self.real).all():
             raise BudgetExhausted
         self._update_slack()

@@ -313,13 +313,21 @@ class Oracle:
         """Only these lanes. Draws are addressed, so nothing of theirs has to be kept."""
         index = torch.tensor(lanes)
         self.meter.take(lanes, real)
-        self._draws = Draws([int(self._draws.seeds[lane]) for lane in lanes])
+        self._draws = Draws([self.seeds[lane] for lane in lanes])
         self.L = len(lanes)
         self._fixed_bounds.clear()
         instance = self._instance.take(index)
         if instance is not self._instance:
             self.meter.restart_passes()
         self._plug(instance)
+
+    @property
+    def instance(self) -> Instance:
+        return self._instance
+
+    @property
+    def seeds(self) -> list[int]:
+        return [int(seed) for seed in self._draws.seeds]
 
     @property
     def books_agree(self) -> bool:

@@ -18,9 +18,9 @@ from bilevelbench.errors import InvalidInput, StoreError, suggestion
 
 SCHEMA_VERSION = 1
 
-TEXT, COUNT, REAL = pa.string(), pa.int64(), pa.float64()
+TEXT, COUNT, REAL = pa.large_string(), pa.int64(), pa.float64()  # as pandas has them, so nothing is converted
 
-#: Calls are whole numbers; `samples` and `cost` are floats, since batches of a million samples may take them past 2**53.
+#: Calls are whole numbers; `samples` and `cost` are floats, since batches of a million take them past 2**53.
 RUNS: dict[str, pa.DataType] = {
     "trial_id": TEXT,
     "algorithm": TEXT,
@@ -185,9 +185,8 @@ def _table(table: str, frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
             f"`{table}` does not have the columns of schema {SCHEMA_VERSION} ({wrong[0]!r} is missing or unknown); "
             f"make it with {table}_frame"
         )
-    try:
-        result = pa.Table.from_pandas(frame[schema.names], schema=schema, preserve_index=False)
+    try:  # not Table.from_pandas, which takes longer and adds metadata with the version of pandas
+        columns = [pa.array(frame[field.name], field.type, from_pandas=True) for field in schema]
     except (pa.ArrowException, TypeError) as error:
         raise InvalidInput(f"`{table}` has a column of the wrong type ({error}); make it with {table}_frame") from error
-    # the metadata name the version of pandas, and equal tables are to be equal files
-    return result.replace_schema_metadata(None)
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -69,7 +69,7 @@ class Pack:
         return ids
 
 
-class CorruptPack(StoreError):
+class CorruptPack(StoreError):  # noqa: N818 (errors.py names its exceptions for what happened)
     """Why a pack cannot be read; reading a whole folder turns it into a sentence in `problems`."""
 
 
@@ -95,10 +95,10 @@ class Store:
 
     def add(self, runs: pd.DataFrame, curve: pd.DataFrame, record: Mapping[str, Any]) -> str:
         """Store one pack and return its id. Nothing happens if another writer has stored the same trials."""
-        ids = [str(trial_id) for trial_id in runs["trial_id"]]
+        ids: list[str] = runs["trial_id"].tolist()
         if not ids or len(set(ids)) < len(ids):
             raise InvalidInput(f"a pack has one row per trial, got the ids {ids}; store the repeated ones once")
-        strangers = set(curve["trial_id"]) - set(ids)
+        strangers = set(curve["trial_id"].unique()) - set(ids)
         if strangers:
             raise InvalidInput(f"the curve has trial {min(strangers)!r}, which `runs` does not; store both in one pack")
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -353,9 +353,7 @@ def _read(path: Path, file: str) -> bytes:
 
 def _rows(path: Path) -> int:
     try:
-        return int(pq.read_metadata(path).num_rows)
-    except FileNotFoundError:
-        return 0
+        return int(pq.read_metadata(path).num_rows) if path.is_file() else 0
     except (OSError, pa.ArrowException):
         return 1  # unreadable, but someone's
 

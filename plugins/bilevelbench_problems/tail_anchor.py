@@ -21,20 +21,20 @@ from bilevelbench_problems.separable import ANCHOR, LOG_COSH, SADDLE, Separable,
 class TailAnchor(Problem):
     """f(x, y) = Σ_i p(y_i) + Σ_anchors s(x_i);  g(x, y) = 1/2 (y-x)ᵀH(y-x) + bᵀx + c Σ_i log cosh(y_i - x_i).
 
-    p'(u) = -(1+u²)^(-q/2), p(0) = 0, and s(w) = √(1+w²); x holds the tail coordinates, then the anchors. Closed forms:
+    p'(u) = -(1+u²)^(-q/2), p(0) = 0, and s(w) = √(1+w²); x holds the tail coordinates, then the anchors. So
 
         y*(x) = x,   ∇φ = p'(x) + [anchors] s'(x),   ∇²φ diagonal,   v* = (H + cI)⁻¹ p'(x),   J = -H_yy.
 
-    For q = 1.05 the tail falls for ever towards p(∞) = -(√π/2) Γ((q-1)/2)/Γ(q/2) = -20.685, and an anchor has its minimum
+    For q = 1.05 a tail falls for ever towards p(∞) = -(√π/2) Γ((q-1)/2)/Γ(q/2) = -20.685, and an anchor has its minimum
     at w* = 0.98323, where f_x and J v* cancel. bᵀx makes g_x(x, y*) nonzero; c > 0 is the only source of rho_g > 0.
 
     Data, per data seed: H = R diag(mu..L) Rᵀ with R a random orthogonal matrix; b = drift · normal; x0 uniform in
-    [-1/2, 1/2]^d; y0 = 0, so the constant R is ‖x0‖². With `rotate`, x and y are turned by one random orthogonal matrix Q:
-    the formulas above hold for Qᵀx and Qᵀy.
+    [-1/2, 1/2]^d; y0 = 0, so the constant R is ‖x0‖². With `rotate`, x and y are turned by one random orthogonal
+    matrix Q: the formulas above hold for Qᵀx and Qᵀy.
 
-    `saddle` adds one more coordinate, where f₃(y_i) takes the place of p(y_i): f₃' = (u²-1)u / (2(1+u²)^1.5) has a strict
-    saddle at 0, curvature -1/2, and minima at ±1. The start is exactly 0 there. Q and H do not mix this coordinate with
-    the others (its eigenvalue is mu, its b is 0): all is symmetric in its sign, and only a perturbation leaves the saddle.
+    `saddle` adds one more coordinate, where f₃(y_i) replaces p(y_i): f₃' = (u²-1)u / (2(1+u²)^1.5) has a strict saddle
+    at 0, with curvature -1/2, and minima at ±1. The start is exactly 0 there. Q and H do not mix this coordinate with
+    the others (its eigenvalue is mu, its b is 0): all is symmetric in its sign, only a perturbation leaves the saddle.
     """
 
     name = "tail_anchor"

@@ -1,0 +1,157 @@
+"""The evaluator: phi, |grad phi| and |g_y| at a point, exactly or to a stated error; unmetered, with the clock stopped.
+
+With a closed form it is exact up to rounding. Without one, y*(x) is found by a damped Newton method and v* by conjugate
+gradients, both to `TOLERANCE`, from the method's own y: a pure function of (x, y), the same in every pack. With
+delta = |g_y(x, y)|/mu and r = |H v - f_y| the hypergradient's error is then at most
+
+    (L_f + rho_g |v|) delta + L_g ((L_f + rho_g |v|) delta + r)/mu
+
+which is a column; it is NaN where the problem does not declare mu, L_f, L_g and rho_g.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bilevelbench.constants import Constants
+from bilevelbench.errors import InvalidInput
+from bilevelbench.lanes import norm
+from bilevelbench.linear import conjugate_gradient
+from bilevelbench.problem import Instance
+
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
+_NEWTON_STEPS = 100
+_HALVINGS = 40
+_DENSE_HESSIAN = 500  # up to this many columns the Hessian of phi is made column by column
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Each (L, 1)."""
+
+    phi: Tensor
+    grad_phi: Tensor
+    error: Tensor
+    g_y: Tensor
+    further: dict[str, Tensor] = field(default_factory=dict)
+
+
+class _Unmetered:
+    """Loops without a meter, for the linear solver."""
+
+    def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
+        for _ in range(int(times)):
+            yield True
+
+    def only(self, mask: Tensor) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class Evaluator:
+    """`certificate` says how its numbers come about: closed form, bound, or residual (no constants to bound it with)."""
+
+    def __init__(self, instance: Instance, eigenvalue: bool = False) -> None:
+        self.instance, self.eigenvalue = instance, eigenvalue
+        self.certificate = "closed form" if instance.reference else _certificate(instance.constants)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, y: Tensor) -> Evaluation:
+        with self.instance.uncounted():
+            g_y = norm(self.instance.grad_g_y(x, y))
+            phi, grad_phi, error = self._phi(x, y)
+            further = {name: metric(x, y) for name, metric in self.instance.metrics.items()}
+            if self.eigenvalue:
+                further["min_eigenvalue"] = self.smallest_eigenvalue(x, y)
+        return Evaluation(phi, norm(grad_phi), error, g_y, further)
+
+    @torch.no_grad()
+    def grad_phi(self, x: Tensor, y: Tensor) -> Tensor:
+        """The hypergradient itself."""
+        with self.instance.uncounted():
+            return self._phi(x, y)[1]
+
+    @torch.no_grad()
+    def smallest_eigenvalue(self, x: Tensor, y: Tensor) -> Tensor:
+        """Of the Hessian of phi, (L, 1): closed form, or central differences of the hypergradient."""
+        reference, d = self.instance.reference, self.instance.dx
+        if reference is not None and reference.hess_phi is not None:
+            return torch.linalg.eigvalsh(reference.hess_phi(x))[..., :1]
+        if d > _DENSE_HESSIAN:
+            raise InvalidInput(f"the smallest eigenvalue of a Hessian with {d} columns needs a closed form")
+        h = torch.finfo(x.dtype).eps ** (1 / 3)
+        columns = []
+        for i in range(d):
+            e = torch.zeros(d, dtype=x.dtype)
+            e[i] = h
+            columns.append((self.grad_phi(x + e, y) - self.grad_phi(x - e, y)) / (2 * h))
+        hessian = torch.stack(columns, dim=-1)
+        bad = ~torch.isfinite(hessian).all(-1, keepdim=True).all(-2, keepdim=True)
+        eigenvalues = torch.linalg.eigvalsh(torch.where(bad, 0.0, (hessian + hessian.mT) / 2))
+        return torch.where(bad[..., 0], torch.nan, eigenvalues[..., :1])
+
+    def _phi(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        reference = self.instance.reference
+        if reference is not None:
+            return reference.phi(x), reference.grad_phi(x), torch.zeros_like(x[..., :1])
+        y = self._solve_lower(x, y)
+        f_x, f_y = self.instance.grad_f(x, y)
+        v, residual = self._solve_linear(x, y, f_y)
+        grad = f_x - self.instance.jvp_g_xy(x, y, v)
+        return self.instance.value_f(x, y), grad, self._error(x, y, v, residual)
+
+    def _solve_lower(self, x: Tensor, y: Tensor) -> Tensor:
+        """Newton's direction decreases |g_y| for any strongly convex g, so that norm is the merit function."""
+        g_y = self.instance.grad_g_y(x, y)
+        size = norm(g_y)
+        going = size > TOLERANCE[x.dtype]
+        for _ in range(_NEWTON_STEPS):
+            if not bool(going.any()):
+                break
+
+            def H(u: Tensor, y: Tensor = y) -> Tensor:
+                return self.instance.hvp_g_yy(x, y, u)
+
+            limit = 20 + 2 * self.instance.dy
+            direction = conjugate_gradient(_Unmetered(), H, g_y, torch.zeros_like(y), limit, 1e-4 * size, cold=True)
+            t, searching = torch.ones_like(size), going
+            for _ in range(_HALVINGS):
+                g_new = self.instance.grad_g_y(x, y - t * direction)
+                searching = searching & ~(norm(g_new) <= (1 - 1e-4 * t) * size)
+                if not bool(searching.any()):
+                    break
+                t = torch.where(searching, t / 2, t)
+            moved = going & ~searching  # no step decreases the norm: rounding is reached
+            y = torch.where(moved, y - t * direction, y)
+            g_y = torch.where(moved, g_new, g_y)
+            size = norm(g_y)
+            going = moved & (size > TOLERANCE[x.dtype])
+        return y
+
+    def _solve_linear(self, x: Tensor, y: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        def H(u: Tensor) -> Tensor:
+            return self.instance.hvp_g_yy(x, y, u)
+
+        limit = 20 + 2 * self.instance.dy
+        v = conjugate_gradient(_Unmetered(), H, b, torch.zeros_like(b), limit, TOLERANCE[b.dtype] * norm(b), cold=True)
+        return v, norm(H(v) - b)
+
+    def _error(self, x: Tensor, y: Tensor, v: Tensor, residual: Tensor) -> Tensor:
+        if self.certificate == "residual":
+            return torch.full_like(residual, torch.nan)
+        c = self.instance.constants
+        delta = norm(self.instance.grad_g_y(x, y)) / c.mu
+        in_y = (c.L_f + c.rho_g * norm(v)) * delta
+        return in_y + c.L_g * (in_y + residual) / c.mu
+
+
+def _certificate(constants: Constants) -> str:
+    known = [constants.given.get(name) for name in ("mu", "L_f", "L_g", "rho_g")]
+    return "bound" if all(c is not None and c.kind != "estimated" for c in known) else "residual"
+
+
+

@@ -1,0 +1,404 @@
+"""The runner: takes a pack of trials to their ends. The loop, the clock, the budgets and the stopping are here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bilevelbench.algorithm import Algorithm
+from bilevelbench.draws import Draws
+from bilevelbench.errors import BooksDisagree, BudgetExhausted
+from bilevelbench.evaluate import Evaluator
+from bilevelbench.lane import Lane
+from bilevelbench.lanes import PAD, keep, norm, padded, take
+from bilevelbench.oracle import Oracle
+from bilevelbench.pack import pack_algorithm
+from bilevelbench.problem import Instance, Problem
+from bilevelbench.registry import Registry, make
+from bilevelbench.trial import Trial
+
+_DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
+
+Progress = Callable[[int, float], None]
+
+
+class PackFailed(Exception):
+    """A step failed in a pack of several trials: nobody knows whose fault it is until they run apart."""
+
+
+@dataclass
+class PackResult:
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    step_seconds: float = 0.0  # inside `step`
+    total_seconds: float = 0.0  # with evaluations and bookkeeping
+
+    def extend(self, other: PackResult) -> None:
+        self.runs += other.runs
+        self.curve += other.curve
+        self.step_seconds += other.step_seconds
+        self.total_seconds += other.total_seconds
+
+
+def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
+    """The rows of these trials, which can share a pack; whatever happens, each has one."""
+    try:
+        return _prepare(trials, registry).run()
+    except PackFailed:
+        middle = len(trials) // 2
+        result = run_pack(trials[:middle], registry)
+        result.extend(run_pack(trials[middle:], registry))
+        return result
+
+
+def _prepare(trials: Sequence[Trial], registry: Registry) -> _Run | _Stillborn:
+    dtype = getattr(torch, trials[0].dtype)
+    entry = registry.algorithm(trials[0].algorithm.name)
+    problem = make(registry.problem(trials[0].problem.name), trials[0].problem.params)
+    wide = entry.value.lanes and problem.max_lanes > 1
+    order = padded(range(len(trials)), PAD if wide else 1)
+    try:
+        with default_dtype(dtype):
+            instance = _build(problem, [trials[i] for i in order])
+        instance.constants.problem = problem.name
+        methods = [make(entry, t.algorithm.params).resolve(instance.constants) for t in trials]
+    except Exception as error:
+        if len(trials) > 1:
+            raise PackFailed from error
+        return _Stillborn(trials[0], f"could not be set up: {_sentence(error)}")
+    lanes = [Lane(trial, method.given()) for trial, method in zip(trials, methods, strict=True)]
+    return _Run(lanes, pack_algorithm([methods[i] for i in order], dtype), instance, order, wide)
+
+
+def _build(problem: Problem, trials: Sequence[Trial]) -> Instance:
+    """Data with a lane axis where the problem can stack them, also for a single trial: its bits are then the same."""
+    if not problem.stackable():
+        return problem.build()
+    return problem.build_lanes([type(problem)(**t.problem.params).data_seed for t in trials])
+
+
+@dataclass
+class _Stillborn:
+    """A trial that has no instance or no parameters: a row all the same."""
+
+    trial: Trial
+    message: str
+
+    def run(self) -> PackResult:
+        return PackResult(runs=[Lane(self.trial, self.trial.algorithm.params).run_row("error", self.message, steps=0)])
+
+
+class _Run:
+    """One pack on its way."""
+
+    def __init__(self, lanes: list[Lane], algorithm: Algorithm, instance: Instance, order: list[int], wide: bool) -> None:
+        self.lanes, self.algorithm, self.instance, self.wide = lanes, algorithm, instance, wide
+        self.alone = len(lanes) == 1
+        self.schedule = lanes[0].trial.schedule
+        self.evaluator = Evaluator(instance, self.schedule.eigenvalue)
+        trials = [lanes[i].trial for i in order]
+        self.real = [place < len(lanes) for place in range(len(order))]
+        budgets = [math.inf if t.budget.cost is None else t.budget.cost for t in trials]
+        self.oracle = Oracle(instance, algorithm.uses, [t.seed for t in trials], budgets, self.real)
+        self._remember_loops()
+        self.state: Any = None
+        self.step = 0
+        self.seconds = 0.0
+        self.width = 0  # lanes summed over steps
+        self.result = PackResult()
+        self.kept: tuple[Tensor, Tensor] | None = None  # the random iterate, if that is the answer
+        self.grad_sum = torch.zeros(len(order), 1, dtype=torch.float64)
+        self._may_stop = type(algorithm).stopped is not Algorithm.stopped
+
+    # ------------------------------------------------------------------------------------------------ the loop
+
+    @torch.no_grad()
+    def run(self) -> PackResult:
+        began = time.perf_counter()
+        try:
+            self._loop()
+        except Exception as error:
+            if not self.alone:
+                raise PackFailed from error
+            status = "invalid" if isinstance(error, BooksDisagree) else "error"
+            where = f"in step {self.step + 1}" if self.state is not None else "in `init`"
+            self._finish({0: (status, f"{where}: {_sentence(error)}")}, self.state, evaluate=False)
+        self.result.step_seconds = self.seconds
+        self.result.total_seconds = time.perf_counter() - began
+        return self.result
+
+    def _loop(self) -> None:
+        instance, oracle = self.instance, self.oracle
+        x0 = instance.x0.expand(oracle.L, instance.dx).clone()
+        y0 = instance.y0.expand(oracle.L, instance.dy).clone()
+        if not self._timed(lambda: self.algorithm.init(x0, y0, oracle), 0):
+            self.state = None
+            self._finish({i: ("budget", "the budget does not cover `init`") for i in range(len(self.lanes))}, None, False)
+            return
+        self._look(range(len(self.lanes)))
+        self._leave_if_done()
+        while self.lanes:
+            before = self.state
+            if self.algorithm.reports == "random" or self.schedule.mean:
+                self._note_point()
+            fitted = self._timed(lambda: self.algorithm.step(before, oracle), self.step + 1)
+            self.width += len(self.lanes)
+            if not fitted:
+                self._finish({i: self._spent(i) for i in range(len(self.lanes))}, before)
+                return
+            self.step += 1
+            if oracle.meter.has_ghosts:
+                ghosts = [i for i in range(len(self.lanes)) if oracle.meter.ghost[i]]
+                after, self.state = self.state, before
+                self.step -= 1
+                self._finish({i: self._spent(i) for i in ghosts}, before)
+                self.step += 1
+                self._leave(ghosts, after)
+            if self.lanes:
+                self._check()
+
+    def _timed(self, work: Callable[[], Any], step: int) -> bool:
+        """Make a step; False if no lane's budget covers it."""
+        self.oracle.begin_step(step)
+        start = time.perf_counter()
+        try:
+            state = work()
+        except BudgetExhausted:
+            return False
+        finally:
+            self.seconds += time.perf_counter() - start
+        if not self.oracle.books_agree:
+            raise BooksDisagree(
+                f"the meter and the instance's own count differ ({self.oracle.books()}): the method or the problem calls "
+                "f or g past the oracle"
+            )
+        self.state = state
+        return True
+
+    def _check(self) -> None:
+        """After each step: cheap comparisons of Python numbers, and the rest only where one of them fires."""
+        step, meter = self.step, self.oracle.meter
+        if self._may_stop:
+            self._stop_by_method()
+            if not self.lanes:
+                return
+        if step % _DIVERGENCE_CHECK == 0:
+            self._drop_diverged(range(len(self.lanes)))
+        if not self.lanes:
+            return
+        if meter.most() >= min(lane.due for lane in self.lanes):
+            meter.flush()
+            cost = meter.cost()
+            due = [i for i, lane in enumerate(self.lanes) if cost[i] >= lane.due]
+            due = self._drop_diverged(due)
+            if due:
+                self._look(due)
+        self._leave_if_done()
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    def _look(self, which: Sequence[int] | range) -> None:
+        """Evaluate these lanes at their present point and note the rows."""
+        x, y = self.algorithm.point(self.state)
+        for i, row in zip(which, self._rows(which, x, y, self.state), strict=True):
+            self.lanes[i].look(row)
+
+    def _rows(self, which: Sequence[int] | range, x: Tensor, y: Tensor, state: Any) -> list[dict[str, Any]]:
+        seen, extras = self._evaluate(which, x, y, self.algorithm.extras(state))
+        columns = self.oracle.meter.columns()
+        rows = []
+        for n, i in enumerate(which):
+            row = {
+                "step": self.step,
+                "cost": float(columns["cost"][i]),
+                "first_order": int(columns["first_order"][i]),
+                "second_order": int(columns["second_order"][i]),
+                "seconds": self.seconds,
+                "phi": seen.phi[n].item(),
+                "grad_phi": seen.grad_phi[n].item(),
+                "grad_phi_error": seen.error[n].item(),
+                "g_y": seen.g_y[n].item(),
+                **{name: column[n].item() for name, column in {**seen.further, **extras}.items()},
+            }
+            if self.schedule.mean:
+                row["mean_grad_phi"] = self.grad_sum[i].item() / max(self.step, 1) if self.step else math.inf
+            rows.append(row)
+        return rows
+
+    def _evaluate(self, which: Sequence[int] | range, x: Tensor, y: Tensor, extras: dict[str, Tensor]) -> Any:
+        """Of some lanes, padded like a pack, so that the numbers do not depend on who else is looked at."""
+        if len(which) == len(self.lanes):
+            return self.evaluator(x, y), extras
+        index = torch.tensor(padded(list(which), PAD if self.wide else 1))
+        some = self.instance.take(index)
+        evaluator = self.evaluator if some is self.instance else Evaluator(some, self.schedule.eigenvalue)
+        return evaluator(take(x, index), take(y, index)), {k: take(v, index) for k, v in extras.items()}
+
+    def _note_point(self) -> None:
+        """The point before a step: for the mean over points, and for an answer drawn uniformly among them."""
+        x, y = self.algorithm.point(self.state)
+        if self.schedule.mean:
+            with self.instance.uncounted():
+                self.grad_sum = self.grad_sum + norm(self.evaluator.grad_phi(x, y)).double()
+        if self.algorithm.reports == "random":
+            u = self._reservoir().uniform("answer", (), (self.step,), 1, 32)[0]
+            new = torch.from_numpy(u * (self.step + 1) < 1).reshape(-1, 1)
+            old = self.kept or (x, y)
+            self.kept = keep(new, x, old[0]), keep(new, y, old[1])
+
+    def _reservoir(self) -> Draws:
+        if getattr(self, "_answers", None) is None or len(self._answers.seeds) != self.oracle.L:
+            self._answers = Draws([int(seed) for seed in self.oracle.seeds])
+        return self._answers
+
+    # ------------------------------------------------------------------------------------------------ ending
+
+    def _stop_by_method(self) -> None:
+        flags = self.algorithm.stopped(self.state)
+        if flags is None or not bool(flags.any()):
+            return
+        over = [i for i in range(len(self.lanes)) if flags[i].item()]
+        self._end({i: ("stopped", f"the method came to its own end after {self.step} steps") for i in over})
+
+    def _drop_diverged(self, which: Sequence[int] | range) -> list[int]:
+        """The lanes that go on, by their new places; the others end as `diverged`."""
+        x, y = self.algorithm.point(self.state)
+        finite = (torch.isfinite(x).all(-1) & torch.isfinite(y).all(-1)).tolist()
+        gone = [i for i in which if not finite[i]]
+        stay = [i for i in which if finite[i]]
+        if gone:
+            left = [i for i in range(len(self.lanes)) if i not in set(gone)]
+            self._end({i: ("diverged", self._divergence(i)) for i in gone})
+            return [left.index(i) for i in stay]
+        return stay
+
+    def _divergence(self, i: int) -> str:
+        params = {k: v for k, v in self.lanes[i].params.items() if isinstance(v, float)}
+        settings = ", ".join(f"{k}={v:g}" for k, v in params.items())
+        return f"x or y is not finite at step {self.step}; try smaller steps ({settings})"
+
+    def _spent(self, i: int) -> tuple[str, str]:
+        self.oracle.meter.flush()
+        spent, budget = self.oracle.meter.cost()[i], self.oracle.meter.budgets[i]
+        return "budget", f"spent {spent:.10g} of {budget:.10g}; the next call did not fit"
+
+    def _leave_if_done(self) -> None:
+        over: dict[int, tuple[str, str]] = {}
+        for i, lane in enumerate(self.lanes):
+            budget = lane.trial.budget
+            if lane.has_reached_all:
+                over[i] = "target", f"|grad phi| <= {min(lane.trial.targets):g} at step {self.step}"
+            elif budget.steps is not None and self.step >= budget.steps:
+                over[i] = "budget", f"made its {self.step} steps"
+            elif budget.seconds is not None and self.seconds >= budget.seconds:
+                over[i] = "timeout", f"ran for {self.seconds:.3g} of {budget.seconds:g} seconds"
+        if over:
+            self._end(over)
+
+    def _end(self, over: dict[int, tuple[str, str]]) -> None:
+        """Lanes that end with the present state."""
+        self._finish(over, self.state)
+        self._leave(list(over), self.state)
+
+    def _finish(self, over: dict[int, tuple[str, str]], state: Any, evaluate: bool = True) -> None:
+        """Write the rows of these lanes."""
+        meter, which = self.oracle.meter, list(over)
+        columns = meter.columns()
+        shared = {
+            "steps": self.step,
+            "seconds": self.seconds,
+            "pack_lanes": self.width / max(self.step, 1) if self.step else float(len(self.lanes)),
+            "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "rounds": self.oracle.network.rounds,
+            "bytes": self.oracle.network.bytes,
+            "certificate": self.evaluator.certificate,
+        }
+        ends: list[dict[str, Any]] = [{} for _ in which]
+        if evaluate and state is not None:
+            ends = self._end_values(which, state)
+        for end, i in zip(ends, which, strict=True):
+            status, message = over[i]
+            counts = {name: float(column[i]) for name, column in columns.items()}
+            self.result.runs.append(self.lanes[i].run_row(status, message, **shared, **counts, **end))
+            self.result.curve += self.lanes[i].curve
+
+    def _end_values(self, which: list[int], state: Any) -> list[dict[str, Any]]:
+        x, y = self.algorithm.point(state)
+        unseen = [i for i in which if self.lanes[i].seen_step != self.step]
+        if unseen:
+            for i, row in zip(unseen, self._rows(unseen, x, y, state), strict=True):
+                self.lanes[i].look(row)
+        answer_x, answer_y = self._answer(state, x, y)
+        answers = self._rows(which, answer_x, answer_y, state) if answer_x is not x else []
+        out = []
+        for n, i in enumerate(which):
+            last = self.lanes[i].curve[-1]
+            final = answers[n] if answers else last
+            out.append(
+                {
+                    "phi": final["phi"],
+                    "grad_phi": final["grad_phi"],
+                    "grad_phi_error": final["grad_phi_error"],
+                    "g_y": final["g_y"],
+                    "last_phi": last["phi"],
+                    "last_grad_phi": last["grad_phi"],
+                }
+            )
+        return out
+
+    def _answer(self, state: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self.algorithm.reports == "random":
+            return self.kept or (x, y)
+        if self.algorithm.reports == "last":
+            return x, y
+        own_x, own_y = self.algorithm.answer(state)
+        there = torch.isfinite(own_x).all(-1, keepdim=True) & torch.isfinite(own_y).all(-1, keepdim=True)
+        return keep(there, own_x, x), keep(there, own_y, y)
+
+    def _leave(self, gone: Sequence[int], state: Any) -> None:
+        """The others go on in a narrower pack."""
+        stay = [i for i in range(len(self.lanes)) if i not in set(gone)]
+        self.lanes = [self.lanes[i] for i in stay]
+        if not stay:
+            return
+        order = padded(stay, PAD if self.wide else 1)
+        self.real = [place < len(stay) for place in range(len(order))]
+        index = torch.tensor(order)
+        self.state = take(state, index)
+        self.algorithm = take(self.algorithm, index)
+        self.oracle.take(order, self.real)
+        self.instance = self.oracle.instance
+        self.evaluator = Evaluator(self.instance, self.schedule.eigenvalue)
+        self.grad_sum = take(self.grad_sum, index)
+        self.kept = take(self.kept, index)
+        self._remember_loops()
+
+    def _remember_loops(self) -> None:
+        for name in type(self.algorithm).per_lane():
+            value = getattr(self.algorithm, name)
+            if isinstance(value, Tensor) and value.dtype == torch.int64:
+                self.oracle.remember(value)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _sentence(error: BaseException) -> str:
+    text = str(error).strip().replace("\n", " ")
+    name = type(error).__name__
+    return text if name in ("UndeclaredQuery", "BooksDisagree", "MissingConstant", "InvalidInput") else f"{name}: {text}"
