@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
+    from bilevelbench.api import Solution as Solution
+    from bilevelbench.api import run as run
+    from bilevelbench.api import solve as solve
     from bilevelbench.algorithm import Algorithm as Algorithm
     from bilevelbench.claim import Claim as Claim
     from bilevelbench.constants import Constant as Constant
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
     from bilevelbench.sample import Table as Table
 
 _HOME = {
+    "Solution": "api",
+    "run": "api",
+    "solve": "api",
     "Algorithm": "algorithm",
     "Claim": "claim",
     "Constant": "constants",

@@ -116,5 +116,8 @@ def _first_difference(table: str, a: pd.DataFrame, b: pd.DataFrame) -> tuple[str
         differs = ((left != right) & ~(left.isna() & right.isna())).to_numpy()
         if differs.any():
             i = int(differs.argmax())
-            return str(a["trial_id"].iloc[i]), f"`{table}.{name}` ({left.iloc[i]!r} against {right.iloc[i]!r})"
+            ours, theirs = (
+                side.iloc[i : i + 1].tolist()[0] for side in (left, right)
+            )  # plain values, for the sentence
+            return str(a["trial_id"].iloc[i]), f"`{table}.{name}` ({ours!r} against {theirs!r})"
     return None

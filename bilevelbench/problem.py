@@ -125,6 +125,7 @@ class Problem(BaseModel):
 
     name: ClassVar[str]
     max_lanes: ClassVar[int] = 256
+    embedded: ClassVar[bool] = True  # needs no download and no long computation: part of `run --all`
 
     data_seed: NonNegativeInt = 0
 

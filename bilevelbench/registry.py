@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from bilevelbench import hookspecs
 from bilevelbench.algorithm import Algorithm
-from bilevelbench.errors import BilevelbenchError, InvalidInput, UnknownName, suggestion
+from bilevelbench.errors import InvalidInput, UnknownName, suggestion
 from bilevelbench.problem import Problem
 
 GROUP = "bilevelbench"
@@ -85,6 +85,7 @@ class Registry:
         except Exception as error:
             self.failures.append(Failure(plugin, f"cannot be registered: {_reason(error)}"))
             return
+        offers = False
         for kind, hook, table in (
             ("algorithm", manager.hook.bilevelbench_algorithms, self.algorithms),
             ("problem", manager.hook.bilevelbench_problems, self.problems),
@@ -96,7 +97,10 @@ class Registry:
                 self.failures.append(Failure(plugin, f"its hook for {kind}s failed: {_reason(error)}"))
                 continue
             for item in offered:
+                offers = True
                 self._add(kind, item, plugin, version, table)
+        if not offers and not any(failure.plugin == plugin for failure in self.failures):
+            self.failures.append(Failure(plugin, f"{module.__name__} offers nothing; does it define a @hookimpl function?"))
 
     def _add(self, kind: str, item: Any, plugin: str, version: str, table: dict[str, Entry[Any]]) -> None:
         wrong = f"{item!r} is no suite file" if kind == "suite" and not isinstance(item, Path) else None
@@ -228,11 +232,15 @@ def make(entry: Entry[type[Any]], params: dict[str, Any]) -> Any:
     try:
         return cls.model_validate(params)
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(map(str, e['loc'])) or 'parameters'} = {e['input']!r}: {e['msg'][:1].lower()}{e['msg'][1:]}"
-            for e in error.errors()
-        )
-        raise InvalidInput(f"{name}: {faults}") from None
+        raise InvalidInput(f"{name}: {faults(error)}") from None
+
+
+def faults(error: ValidationError) -> str:
+    """A pydantic error as a sentence: where, what was given, what was wanted."""
+    return "; ".join(
+        f"{'.'.join(map(str, e['loc'])) or 'settings'} = {e['input']!r}: {e['msg'][:1].lower()}{e['msg'][1:]}"
+        for e in error.errors()
+    )
 
 
 @cache
@@ -240,5 +248,3 @@ def registry() -> Registry:
     """The one of this process, made when first asked for."""
     return Registry.from_entry_points()
 
-
-__all__ = ["BilevelbenchError", "Entry", "Failure", "Registry", "make", "registry"]

@@ -59,7 +59,7 @@ def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
         return result
 
 
-def _prepare(trials: Sequence[Trial], registry: Registry) -> _Run | _Stillborn:
+def _prepare(trials: Sequence[Trial], registry: Registry) -> PackRun | _Stillborn:
     dtype = getattr(torch, trials[0].dtype)
     entry = registry.algorithm(trials[0].algorithm.name)
     problem = make(registry.problem(trials[0].problem.name), trials[0].problem.params)
@@ -75,7 +75,7 @@ def _prepare(trials: Sequence[Trial], registry: Registry) -> _Run | _Stillborn:
             raise PackFailed from error
         return _Stillborn(trials[0], f"could not be set up: {_sentence(error)}")
     lanes = [Lane(trial, method.given()) for trial, method in zip(trials, methods, strict=True)]
-    return _Run(lanes, pack_algorithm([methods[i] for i in order], dtype), instance, order, wide)
+    return PackRun(lanes, pack_algorithm([methods[i] for i in order], dtype), instance, order, wide)
 
 
 def _build(problem: Problem, trials: Sequence[Trial]) -> Instance:
@@ -96,7 +96,7 @@ class _Stillborn:
         return PackResult(runs=[Lane(self.trial, self.trial.algorithm.params).run_row("error", self.message, steps=0)])
 
 
-class _Run:
+class PackRun:
     """One pack on its way."""
 
     def __init__(self, lanes: list[Lane], algorithm: Algorithm, instance: Instance, order: list[int], wide: bool) -> None:
@@ -114,6 +114,7 @@ class _Run:
         self.seconds = 0.0
         self.width = 0  # lanes summed over steps
         self.result = PackResult()
+        self.answer: tuple[Tensor, Tensor] = instance.x0, instance.y0  # of the lanes that ended last
         self.kept: tuple[Tensor, Tensor] | None = None  # the random iterate, if that is the answer
         self.grad_sum = torch.zeros(len(order), 1, dtype=torch.float64)
         self._may_stop = type(algorithm).stopped is not Algorithm.stopped
@@ -336,7 +337,7 @@ class _Run:
         if unseen:
             for i, row in zip(unseen, self._rows(unseen, x, y, state), strict=True):
                 self.lanes[i].look(row)
-        answer_x, answer_y = self._answer(state, x, y)
+        answer_x, answer_y = self.answer = self._answer(state, x, y)
         answers = self._rows(which, answer_x, answer_y, state) if answer_x is not x else []
         out = []
         for n, i in enumerate(which):

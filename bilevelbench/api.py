@@ -1,0 +1,222 @@
+"""bilevelbench from Python: `run` for experiments, `solve` for two functions of your own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from bilevelbench.algorithm import Algorithm
+from bilevelbench.constants import Constant, Constants, estimated
+from bilevelbench.errors import InvalidInput
+from bilevelbench.executor import Progress, run_here, run_in_workers
+from bilevelbench.lane import Lane
+from bilevelbench.meter import COLUMNS
+from bilevelbench.pack import pack_algorithm, plan
+from bilevelbench.problem import Instance, Problem
+from bilevelbench.registry import Entry, Registry, faults, make, registry
+from bilevelbench.results import Results, curve_frame, runs_frame
+from bilevelbench.runner import PackRun, default_dtype, run_pack
+from bilevelbench.store import Store
+from bilevelbench.suite import make_trial
+from bilevelbench.trial import Budget, Schedule, Spec, Trial, parse_spec
+
+Chosen = str | Algorithm | Problem
+
+
+def run(
+    algorithms: Chosen | Sequence[Chosen],
+    problems: Chosen | Sequence[Chosen],
+    *,
+    seeds: int | Sequence[int] = 1,
+    budget: float | None = None,
+    steps: int | None = None,
+    seconds: float | None = None,
+    targets: Sequence[float] = (),
+    dtype: str = "float64",
+    schedule: Schedule | None = None,
+    out: str | Path | None = None,
+    jobs: int = 0,
+) -> Results:
+    """Every method on every problem with every seed; `.runs` has a row a trial, `.curve` a row an evaluation.
+
+        bilevelbench.run("f2ba[lam=10,100]", "quadratic", steps=200).runs
+
+    Methods and problems are names, files or objects. `budget` is in calls (samples on a stochastic problem). With `out`
+    the results are stored there, and what is stored already is not run again. `jobs` worker processes; 0 is this one.
+    """
+    plugins = copy.copy(registry())
+    plugins.algorithms, plugins.problems = dict(plugins.algorithms), dict(plugins.problems)
+    limit = checked_budget(cost=budget, steps=steps, seconds=seconds)
+    trials = [
+        make_trial(
+            plugins, a, p, seed=seed, budget=limit, targets=tuple(targets), schedule=schedule or Schedule(), dtype=dtype,
+            label=str(a),
+        )
+        for p in _specs(problems, plugins)
+        for a in _specs(algorithms, plugins)
+        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
+    ]  # fmt: skip
+    if out is not None:
+        return run_trials(trials, Store(out), plugins, jobs)
+    if jobs:
+        raise InvalidInput(f"jobs = {jobs} needs a folder for the results; set `out`")
+    packs = [run_pack(pack, plugins) for pack in plan(list({t.id: t for t in trials}.values()), plugins)]
+    runs = [row for pack in packs for row in pack.runs]
+    return Results(runs_frame(runs), curve_frame([row for pack in packs for row in pack.curve]), [])
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    store: Store,
+    plugins: Registry,
+    jobs: int = 0,
+    progress: Progress | None = None,
+    memory: float | None = None,
+) -> Results:
+    """Run what the store does not hold yet, and publish its tables, also when interrupted."""
+    done = store.done()
+    missing = [trial for trial in {t.id: t for t in trials}.values() if trial.id not in done]
+    packs = plan(missing, plugins)
+    try:
+        running = run_in_workers(packs, store, jobs, memory) if jobs else run_here(packs, store, plugins)
+        for finished in running:
+            if progress is not None:
+                progress(finished)
+    finally:
+        results = store.publish()
+    return results
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What `solve` returns. `counts` are oracle calls by column; `certificate` says how phi and grad_phi were obtained."""
+
+    x: Tensor
+    y: Tensor
+    phi: float
+    grad_phi: float
+    status: str
+    message: str
+    steps: int
+    counts: dict[str, int]
+    certificate: str
+    params: dict[str, Any]
+    curve: pd.DataFrame = field(repr=False)
+
+
+def solve(
+    f: Callable[[Tensor, Tensor], Tensor],
+    g: Callable[[Tensor, Tensor], Tensor],
+    x0: Tensor,
+    y0: Tensor,
+    algorithm: str | Algorithm = "f2ba",
+    *,
+    budget: float | None = None,
+    steps: int | None = None,
+    seconds: float | None = None,
+    target: float | None = None,
+    constants: Mapping[str, Constant | float] | None = None,
+    seed: int = 0,
+    **params: Any,
+) -> Solution:
+    """min over x of f(x, y*(x)), y*(x) = argmin over y of g(x, y), for two torch functions that return a scalar.
+
+        bilevelbench.solve(f, g, x0, y0, algorithm="f2ba", eta_x=0.1, lam=100, steps=500)
+
+    x0 and y0 may have any shape; f and g see that shape. Without `constants` the largest curvature of g in y is estimated
+    at the start (marked so, and not counted), from which methods take their lower-level steps.
+    """
+    x0, y0 = torch.as_tensor(x0).detach(), torch.as_tensor(y0).detach()
+    if x0.dtype != y0.dtype or x0.dtype not in (torch.float32, torch.float64):
+        raise InvalidInput(f"x0 is {x0.dtype} and y0 {y0.dtype}; give both as float64, or both as float32")
+    if steps is None and budget is None and seconds is None:
+        steps = 1000
+    instance = Instance(
+        f=_one_lane(f, "f", x0, y0), g=_one_lane(g, "g", x0, y0), x0=x0.reshape(-1), y0=y0.reshape(-1)
+    )
+    instance.constants = Constants(_known(instance, constants or {}), "your functions")
+    if isinstance(algorithm, Algorithm):
+        method: Algorithm = algorithm.resolve(instance.constants)
+    else:
+        method = make(registry().algorithm(algorithm), params).resolve(instance.constants)
+    trial = Trial(
+        algorithm=Spec(name=method.name),
+        problem=Spec(name="your functions"),
+        seed=seed,
+        budget=checked_budget(cost=budget, steps=steps, seconds=seconds),
+        targets=() if target is None else (target,),
+    )
+    lane = Lane(trial, method.given())
+    with default_dtype(x0.dtype):
+        running = PackRun([lane], pack_algorithm([method], x0.dtype), instance, order=[0], wide=False)
+        result = running.run()
+    row = result.runs[0]
+    x, y = running.answer
+    counts = {name: int(row.get(name, 0)) for name in (*COLUMNS, "first_order", "second_order")}
+    return Solution(
+        x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get("phi", float("nan")),
+        grad_phi=row.get("grad_phi", float("nan")), status=row["status"], message=row["message"], steps=row["steps"],
+        counts=counts, certificate=row["certificate"], params=method.given(), curve=curve_frame(result.curve),
+    )  # fmt: skip
+
+
+def checked_budget(**limits: Any) -> Budget:
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    try:
+        return Budget(**limits)
+    except ValidationError as error:
+        raise InvalidInput(f"budget: {faults(error)}") from None
+
+
+def _specs(chosen: Chosen | Sequence[Chosen], plugins: Registry) -> list[Spec]:
+    items = [chosen] if isinstance(chosen, (str, Algorithm, Problem)) else list(chosen)
+    out: list[Spec] = []
+    for item in items:
+        if isinstance(item, str):
+            out += parse_spec(item)
+            continue
+        table: dict[str, Any] = plugins.algorithms if isinstance(item, Algorithm) else plugins.problems
+        if item.name not in table or table[item.name].value is not type(item):
+            table[item.name] = Entry(type(item), "this session", "unversioned")
+        out.append(Spec(name=item.name, params=item.model_dump(mode="json", exclude_unset=True)))
+    return out
+
+
+def _one_lane(function: Callable[[Tensor, Tensor], Tensor], name: str, x0: Tensor, y0: Tensor) -> Callable[..., Tensor]:
+    def over_one_lane(x: Tensor, y: Tensor) -> Tensor:
+        value = function(x.reshape(x0.shape), y.reshape(y0.shape))
+        if value.numel() != 1:
+            raise InvalidInput(f"{name} returned a tensor of shape {tuple(value.shape)}; it has to return one number")
+        return value.reshape(1, 1)
+
+    return over_one_lane
+
+
+def _known(instance: Instance, given: Mapping[str, Constant | float]) -> dict[str, Constant | float]:
+    known = dict(given)
+    if "L_g" not in known and "L_gy" not in known:
+        known["L_gy"] = estimated(_top_curvature(instance))
+    return known
+
+
+def _top_curvature(instance: Instance, iterations: int = 30) -> float:
+    """The largest eigenvalue of the lower Hessian at the start, by power iteration."""
+    x, y = instance.x0[None], instance.y0[None]
+    v = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(y.dtype)
+    size = 0.0
+    with instance.uncounted():
+        for _ in range(iterations):
+            v = v / v.norm()
+            v = instance.hvp_g_yy(x, y, v)
+            size = float(v.norm())
+            if not size > 0:
+                raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
+    return size

@@ -1,0 +1,85 @@
+"""Properties that all the problems with closed forms share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from bilevelbench_problems import PowerTail, Quadratic, RidgeAbalone, TailAnchor, bilevelbench_problems
+from problem_checks import (
+    check_bounds,
+    check_derivatives,
+    check_derivatives_at_solution,
+    check_hessian_bounds,
+    check_hypergradient,
+    check_same,
+    check_solution,
+)
+
+from bilevelbench import Additive, Exact, Problem
+
+PROBLEMS = [
+    Quadratic(),
+    Quadratic(dim_x=1, dim_y=1),
+    Quadratic(dim_x=5, dim_y=3, kappa=1, L=4.0, reg=2.0),
+    PowerTail(),
+    PowerTail(tails=1, rotate=False),
+    TailAnchor(),
+    TailAnchor(c=0.7, rotate=False),
+    TailAnchor(saddle=True, q=2.0),
+    TailAnchor(tails=2, anchors=3, c=0.3, saddle=True),
+    RidgeAbalone(),
+    RidgeAbalone(features="raw", data_seed=3),
+]
+parametrize = pytest.mark.parametrize("problem", PROBLEMS, ids=repr)
+
+
+@parametrize
+@pytest.mark.parametrize(
+    "check", [check_derivatives, check_derivatives_at_solution, check_solution, check_hypergradient, check_bounds]
+)
+def test_closed_forms(problem: Problem, check) -> None:
+    check(problem.build())
+    if problem.stackable():
+        check(problem.build_lanes((5, 0, 3)))
+
+
+@parametrize
+def test_hessian_bounds(problem: Problem) -> None:
+    check_hessian_bounds(problem.build())
+
+
+@parametrize
+def test_build_is_deterministic_and_leaves_the_global_generator_alone(problem: Problem) -> None:
+    before = torch.get_rng_state()
+    check_same(problem.build(), problem.build())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@parametrize
+def test_data_seed_changes_the_data(problem: Problem) -> None:
+    one, other = (problem.model_copy(update={"data_seed": seed}).build() for seed in (1, 2))
+    assert one.constants.Delta != other.constants.Delta
+
+
+@parametrize
+def test_float32_sees_the_same_data(problem: Problem) -> None:
+    double = problem.build()
+    torch.set_default_dtype(torch.float32)
+    single = problem.build()
+    assert single.x0.dtype == single.y0.dtype == torch.float32
+    assert single.grad_g_y(single.x0, single.y0).dtype == single.reference.phi(single.x0).dtype == torch.float32
+    torch.testing.assert_close(single.x0, double.x0.float())
+    assert single.constants.given == double.constants.given
+    expected = double.grad_g_y(double.x0, double.y0).float()
+    torch.testing.assert_close(single.grad_g_y(single.x0, single.y0), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", [Quadratic, PowerTail, TailAnchor])
+def test_noise_is_exact_unless_asked_for(cls: type[Problem]) -> None:
+    assert cls().build().noise == Exact()
+    assert cls(sigma_g=0.5).build().noise == Additive(sigma_g=0.5)
+
+
+def test_names_are_unique() -> None:
+    names = [cls.name for cls in bilevelbench_problems()]
+    assert names == ["quadratic", "power_tail", "tail_anchor", "ridge_abalone"]

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from bilevelbench.errors import InvalidInput, StoreError
+from bilevelbench.merge import MergeReport, merge
+from bilevelbench.results import curve_frame, runs_frame
+from bilevelbench.store import Store, load_results
+
+RECORD = {"trials": [{"algorithm": {"name": "f2ba"}}], "environment": {"python": "3.11"}}
+
+
+def add(where, *ids, curve_phi=0.5, extra=None, **columns):
+    runs = [
+        {
+            "trial_id": i,
+            "algorithm": "f2ba",
+            "problem": "quadratic",
+            "seed": 5,
+            "status": "budget",
+            "phi": 1.0,
+            **columns,
+        }
+        for i in ids
+    ]
+    more = {} if extra is None else {"restarts": extra}
+    curve = [{"trial_id": i, "step": s, "phi": curve_phi, **more} for i in ids for s in range(3)]
+    return where.packs / where.add(runs_frame(runs), curve_frame(curve), RECORD)
+
+
+@pytest.fixture
+def alice(tmp_path):
+    return Store(tmp_path / "alice")
+
+
+@pytest.fixture
+def bob(tmp_path):
+    return Store(tmp_path / "bob")
+
+
+@pytest.fixture
+def into(tmp_path):
+    return tmp_path / "all"
+
+
+def test_packs_are_copied_with_their_origin(alice, bob, into):
+    add(alice, "a1", "a2")
+    add(bob, "b1")
+    assert merge([alice.folder, bob.folder], into) == MergeReport(packs=2, trials=3, duplicates=0)
+    merged = load_results(into)
+    assert merged.runs["trial_id"].tolist() == ["a1", "a2", "b1"]
+    origins = {tuple(r["trial_ids"]): r["merged_from"] for r in merged.records}
+    assert origins == {("a1", "a2"): "alice", ("b1",): "bob"}
+    assert all(r["environment"] == RECORD["environment"] for r in merged.records)
+    created = {r["created"] for s in (alice, bob) for r in s.load().records}
+    assert {r["created"] for r in merged.records} == created
+    assert merged.problems == []
+
+
+def test_merging_again_adds_nothing(alice, bob, into):
+    add(alice, "a1", "a2")
+    merge([alice.folder], into)
+    add(bob, "b1")
+    assert merge([alice.folder, bob.folder], into) == MergeReport(packs=1, trials=1, duplicates=2)
+    assert merge([alice.folder, bob.folder, into], into) == MergeReport(packs=0, trials=0, duplicates=3)
+
+
+def test_a_second_merge_keeps_the_first_origin(alice, into, tmp_path):
+    add(alice, "a")
+    merge([alice.folder], into)
+    merge([into], tmp_path / "more")
+    assert load_results(tmp_path / "more").records[0]["merged_from"] == "alice"
+
+
+def test_equal_trials_are_merged_once(alice, bob, into):
+    add(alice, "a", "s", seconds=1.0, peak_memory=5.0, pack_lanes=2.0, message="slow")
+    add(bob, "s", "b", seconds=9.0, peak_memory=7.0, pack_lanes=1.0, message="")
+    assert merge([alice.folder, bob.folder], into) == MergeReport(packs=2, trials=3, duplicates=1)
+    merged = Store(into).publish()
+    assert merged.runs["trial_id"].tolist() == ["a", "b", "s"]
+    assert len(merged.curve) == 9
+
+
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [
+        ({"phi": 2.0}, r"`runs.phi` \(1.0 against 2.0\)"),
+        ({"phi": None}, "`runs.phi`"),
+        ({"grad_phi": 1e-3}, "`runs.grad_phi`"),
+        ({"status": "target", "phi": 2.0}, "`runs.status`"),
+        ({"algorithm": "soba"}, "`runs.algorithm`"),
+        ({"curve_phi": 0.25}, "`curve.phi`"),
+        ({"extra": 1.0}, "`curve.restarts`"),
+    ],
+)
+def test_a_clash_is_refused_before_anything_is_written(alice, bob, into, change, column):
+    add(alice, "first")
+    add(alice, "a", "s")
+    add(bob, "s", "b", **change)
+    with pytest.raises(StoreError, match=f"the first column that differs is {column}") as caught:
+        merge([alice.folder, bob.folder], into)
+    message = str(caught.value)
+    for part in (str(alice.folder), str(bob.folder), "trial 's'", "f2ba on quadratic, seed 5"):
+        assert part in message
+    assert not into.exists()
+
+
+def test_a_clash_with_the_target_is_refused(alice, bob):
+    add(alice, "s")
+    path = add(bob, "s", phi=2.0)
+    with pytest.raises(StoreError, match=r"bob' and .*alice' disagree on trial 's'"):
+        merge([alice.folder], bob.folder)
+    assert os.listdir(bob.packs) == [path.name]
+
+
+def test_curves_of_different_length_clash(alice, bob, into):
+    add(alice, "s")
+    runs, curve = alice.load().runs, alice.load().curve
+    bob.add(runs, curve[:2], RECORD)
+    with pytest.raises(StoreError, match="`curve` itself"):
+        merge([alice.folder, bob.folder], into)
+
+
+def test_corrupt_packs_are_refused_or_skipped(alice, bob, into):
+    add(alice, "a")
+    bad = add(alice, "x")
+    (bad / "curve.parquet").write_bytes(b"PAR1")
+    add(bob, "b")
+    with pytest.raises(StoreError, match=r"alice' has 1 corrupt pack.*curve.parquet' has 4 bytes.*skip_corrupt"):
+        merge([alice.folder, bob.folder], into)
+    assert not into.exists()
+    report = merge([alice.folder, bob.folder], into, skip_corrupt=True)
+    assert (report.packs, report.trials, len(report.skipped)) == (2, 2, 1)
+    assert Store(into).done() == {"a", "b"}
+
+
+def test_a_good_copy_takes_the_place_of_a_corrupt_one(alice, into):
+    add(alice, "a")
+    merge([alice.folder], into)
+    (copy,) = (into / "packs").iterdir()
+    (copy / "runs.parquet").write_bytes(b"")
+    merge([alice.folder], into, skip_corrupt=True)
+    assert Store(into).done() == {"a"}
+    assert (into / "packs" / f"{copy.name}.corrupt-0").is_dir()
+
+
+def test_nothing_to_merge(alice, into, tmp_path):
+    with pytest.raises(InvalidInput, match="name at least one result folder"):
+        merge([], into)
+    with pytest.raises(InvalidInput, match="other than the one to merge into"):
+        merge([alice.folder], alice.folder)
+    with pytest.raises(StoreError, match="missing' has no packs to merge"):
+        merge([tmp_path / "missing"], into)
+    assert not into.exists()

@@ -1,0 +1,519 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from bilevelbench import results, store
+from bilevelbench.errors import InvalidInput, StoreError
+from bilevelbench.results import curve_frame, runs_frame
+from bilevelbench.store import Store, load_results, pack_id
+
+RECORD = {"trials": [{"algorithm": {"name": "f2ba"}}], "environment": {"python": "3.11"}}
+
+
+def frames(*ids, phi=1.0, **columns):
+    runs = [
+        {
+            "trial_id": i,
+            "algorithm": "f2ba",
+            "problem": "quadratic",
+            "seed": k,
+            "status": "budget",
+            "phi": phi,
+            **columns,
+        }
+        for k, i in enumerate(ids)
+    ]
+    curve = [{"trial_id": i, "step": s, "cost": s, "phi": phi / (s + 1)} for i in ids for s in range(3)]
+    return runs_frame(runs), curve_frame(curve)
+
+
+def add(where, *ids, **columns):
+    return where.add(*frames(*ids, **columns), RECORD)
+
+
+def flip(path, position):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def digest(folder):
+    return [hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in store.TABLES]
+
+
+def leftovers(folder):
+    return [path.name for path in folder.rglob(".tmp-*")]
+
+
+@pytest.fixture
+def ours(tmp_path):
+    return Store(tmp_path / "results")
+
+
+# ---- round trip
+
+
+def test_what_is_added_is_loaded(ours):
+    name = add(ours, "b", "a")
+    assert name == hashlib.sha256(b"a\nb").hexdigest()[:16]
+    assert ours.done() == {"a", "b"}
+    loaded = ours.load()
+    runs, curve = frames("b", "a")
+    pd.testing.assert_frame_equal(loaded.runs, runs)  # seeds 0 and 1 sort them as they came
+    pd.testing.assert_frame_equal(loaded.curve, curve)
+    assert ours.problems == loaded.problems == []
+    (record,) = loaded.records
+    assert record["trials"] == RECORD["trials"]
+    assert record["environment"] == RECORD["environment"]
+    assert record["created"].endswith("+00:00")
+    assert record["schema_version"] == 1
+    data = (ours.packs / name / "runs.parquet").read_bytes()
+    assert record["files"]["runs.parquet"] == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def test_files_are_zstd_with_dictionaries_and_no_pickle(ours):
+    path = ours.packs / add(ours, "a")
+    column = pq.read_metadata(path / "runs.parquet").row_group(0).column(0)
+    assert column.compression == "ZSTD"
+    assert column.has_dictionary_page
+    assert sorted(os.listdir(path)) == ["curve.parquet", "pack.json", "runs.parquet"]
+
+
+def test_same_rows_give_the_same_bytes(tmp_path):
+    paths = [s.packs / add(s, "a", "b") for s in (Store(tmp_path / "1"), Store(tmp_path / "2"))]
+    assert digest(paths[0]) == digest(paths[1])
+
+
+def test_packs_with_different_extras_share_a_table(ours):
+    for name in ("z_metric", "accuracy"):
+        runs, _ = frames(name)
+        ours.add(runs, curve_frame([{"trial_id": name, "step": 0, name: 5}]), RECORD)
+    curve = ours.publish().curve
+    assert list(curve.columns) == [*results.CURVE, "accuracy", "z_metric"]
+    assert curve["accuracy"].notna().tolist() == [True, False]
+    pd.testing.assert_frame_equal(load_results(ours.folder).curve, curve)
+
+
+def test_a_pack_may_have_no_curve(ours):
+    ours.add(frames("a")[0], curve_frame([]), RECORD)
+    assert ours.load().curve.empty
+    assert ours.done() == {"a"}
+
+
+def test_an_unlimited_budget_is_still_json(ours):
+    path = ours.packs / ours.add(*frames("a"), {"trials": [{"budget": (float("inf"), 1.5)}], "environment": {}})
+    text = (path / "pack.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["trials"] == [{"budget": ["inf", 1.5]}]
+
+
+def test_mistakes_of_the_caller_are_named(ours):
+    runs, curve = frames("a")
+    with pytest.raises(InvalidInput, match="one row per trial"):
+        ours.add(pd.concat([runs, runs]), curve, RECORD)
+    with pytest.raises(InvalidInput, match="one row per trial"):
+        ours.add(runs_frame([]), curve_frame([]), RECORD)
+    with pytest.raises(InvalidInput, match="trial 'b'"):
+        ours.add(runs, frames("b")[1], RECORD)
+    with pytest.raises(InvalidInput, match="plain JSON"):
+        ours.add(runs, curve, {"trials": [object()]})
+    assert ours.done() == set()
+
+
+def test_empty_store_loads_and_publishes_and_opens_again(ours):
+    assert ours.load().runs.empty
+    assert ours.publish().curve.empty
+    add(Store(ours.folder), "a")
+
+
+# ---- duplicates and order
+
+
+def test_a_trial_in_two_packs_is_taken_from_the_first_by_name(ours):
+    add(ours, "a", "b", phi=1.0)
+    add(ours, "b", "c", phi=2.0)
+    first = 1.0 if pack_id(["a", "b"]) < pack_id(["b", "c"]) else 2.0
+    loaded = ours.load()
+    assert sorted(loaded.runs["trial_id"]) == ["a", "b", "c"]
+    assert loaded.runs.set_index("trial_id").loc["b", "phi"] == first
+    assert loaded.curve.groupby("trial_id").size().to_dict() == {"a": 3, "b": 3, "c": 3}
+    assert loaded.curve.query("trial_id == 'b' and step == 0")["phi"].tolist() == [first]
+
+
+def test_the_same_pack_twice_is_kept_once(ours):
+    add(ours, "a", phi=1.0)
+    add(ours, "a", phi=2.0)
+    assert ours.load().runs["phi"].tolist() == [1.0]
+    assert leftovers(ours.folder) == []
+
+
+def test_publish_does_not_depend_on_packs_or_their_order(tmp_path):
+    ids = [f"t{i}" for i in range(6)]
+    runs, curve = frames(*ids)
+
+    def published(name, groups):
+        s = Store(tmp_path / name)
+        for group in groups:
+            s.add(runs[runs["trial_id"].isin(group)], curve[curve["trial_id"].isin(group)], RECORD)
+        s.publish()
+        return digest(s.folder)
+
+    tables = published("one", [ids])
+    assert published("many", [[i] for i in reversed(ids)]) == tables
+    assert published("mixed", [ids[3:], ids[:4]]) == tables
+    assert load_results(tmp_path / "mixed").runs["trial_id"].tolist() == ids
+
+
+def test_publish_twice_is_idempotent_and_leaves_nothing(ours):
+    add(ours, "a")
+    ours.publish()
+    before = digest(ours.folder)
+    ours.publish()
+    assert digest(ours.folder) == before
+    assert leftovers(ours.folder) == []
+
+
+# ---- atomicity
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EIO])
+def test_a_failing_disk_leaves_no_trace(ours, monkeypatch, call, code):
+    def fail(*_):
+        raise OSError(code, os.strerror(code))
+
+    add(ours, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(StoreError, match=os.strerror(code)) as caught:
+            add(ours, "b")
+    assert repr(str(ours.folder)) in str(caught.value)
+    assert "run the same command again" in str(caught.value)
+    assert ("free some space" in str(caught.value)) == (code == errno.ENOSPC)
+    assert leftovers(ours.folder) == []
+    assert ours.done() == {"a"}
+    add(ours, "b")
+    assert ours.done() == {"a", "b"}
+
+
+@pytest.mark.parametrize("survivors", [0, 1, 2])
+def test_a_full_disk_between_two_files(ours, monkeypatch, survivors):
+    write, written = store._write, []
+
+    def fill(path, data):
+        if len(written) == survivors:
+            path.write_bytes(data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(path)
+        write(path, data)
+
+    monkeypatch.setattr(store, "_write", fill)
+    with pytest.raises(StoreError, match="No space left"):
+        add(ours, "a")
+    assert ours.done() == set()
+    assert leftovers(ours.folder) == []
+
+
+def test_a_full_disk_keeps_the_published_tables(ours, monkeypatch):
+    add(ours, "a")
+    ours.publish()
+    before = digest(ours.folder)
+    add(ours, "b")
+
+    def fail(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreError, match="free some space"):
+        ours.publish()
+    assert digest(ours.folder) == before
+    assert leftovers(ours.folder) == []
+
+
+def test_ctrl_c_removes_the_temporary_folder(ours, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        add(ours, "a")
+    assert leftovers(ours.folder) == []
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_store import Store, add
+store = Store(sys.argv[2])
+print("ready", flush=True)
+for i in range(int(sys.argv[3]), int(sys.argv[4])):
+    add(store, f"t{i}", f"u{i}")
+"""
+
+
+def writer(folder, start, stop):
+    command = [sys.executable, "-c", WRITER, str(Path(__file__).parent), str(folder), str(start), str(stop)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_writer_leaves_only_whole_packs(ours):
+    kills = 4
+    for k in range(kills):
+        process = writer(ours.folder, 1000 * k, 10**9)
+        process.stdout.readline()
+        time.sleep(0.15 + 0.037 * k)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    loaded = Store(ours.folder).load()
+    assert loaded.problems == []
+    assert len(loaded.records) >= kills
+    assert len(loaded.runs) == 2 * len(loaded.records)
+    assert (loaded.curve.groupby("trial_id").size() == 3).all()
+    assert set(loaded.runs["trial_id"]) == set(loaded.curve["trial_id"]) == ours.done()
+    add(ours, "after")
+    assert "after" in ours.done()
+
+
+def test_two_processes_share_a_store(ours):
+    processes = [writer(ours.folder, 0, 40), writer(ours.folder, 10, 50)]  # 30 packs are written by both
+    for process in processes:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(ours.done()) == 100
+    assert len(ours.load().records) == 50
+    assert sorted(os.listdir(ours.packs)) == sorted(pack_id([f"t{i}", f"u{i}"]) for i in range(50))
+
+
+def test_only_stale_temporary_folders_are_removed(ours):
+    for name, age in (("old", 7200), ("young", 60)):
+        path = ours.packs / f".tmp-{name}"
+        path.mkdir()
+        (path / "runs.parquet").write_text("half")
+        os.utime(path, (time.time() - age,) * 2)
+    Store(ours.folder)
+    assert leftovers(ours.folder) == [".tmp-young"]
+    assert ours.done() == set()
+
+
+# ---- corruption
+
+
+def truncate(path):
+    (path / "curve.parquet").write_bytes((path / "curve.parquet").read_bytes()[:-10])
+
+
+def cut_json(path):
+    (path / "pack.json").write_bytes((path / "pack.json").read_bytes()[:-40])
+
+
+def edit_json(path):
+    text = (path / "pack.json").read_text()
+    (path / "pack.json").write_text(text.replace('"3.11"', '"3.12"'))
+
+
+def list_json(path):
+    (path / "pack.json").write_text("[1, 2]\n")
+
+
+def flip_byte(path):
+    flip(path / "runs.parquet", 200)
+
+
+DAMAGE = {
+    "truncated table": (truncate, "curve.parquet"),
+    "missing table": (lambda path: (path / "runs.parquet").unlink(), "runs.parquet"),
+    "missing record": (lambda path: (path / "pack.json").unlink(), "pack.json"),
+    "empty record": (lambda path: (path / "pack.json").write_text(""), "pack.json"),
+    "binary record": (lambda path: (path / "pack.json").write_bytes(b"\xff\xfe\x00"), "pack.json"),
+    "cut record": (cut_json, "pack.json"),
+    "edited record": (edit_json, "pack.json"),
+    "other record": (list_json, "pack.json"),
+    "flipped byte": (flip_byte, "runs.parquet"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_corrupt_pack_is_reported_and_its_trials_run_again(ours, damage):
+    hurt, file = DAMAGE[damage]
+    add(ours, "a")
+    bad = ours.packs / add(ours, "b", phi=1.0)
+    hurt(bad)
+
+    loaded = ours.load()
+    assert loaded.runs["trial_id"].tolist() == ["a"]
+    assert set(loaded.curve["trial_id"]) == {"a"}
+    (problem,) = ours.problems
+    assert str(bad / file) in problem
+    assert "runs its trials again" in problem
+    assert "delete the folder" in problem
+    assert bad.is_dir()
+
+    again = Store(ours.folder)  # as another process would
+    assert again.done() == {"a"}
+    assert again.problems == [problem]
+
+    add(again, "b", phi=2.0)
+    assert again.done() == {"a", "b"}
+    assert again.load().runs["phi"].tolist() == [1.0, 2.0]
+    assert again.problems == []
+    aside = ours.packs / f"{bad.name}.corrupt-0"
+    assert aside.is_dir()
+
+    hurt(bad)
+    again.load()
+    add(again, "b", phi=3.0)
+    assert (ours.packs / f"{bad.name}.corrupt-1").is_dir()
+    assert aside.is_dir()
+
+
+def test_a_restored_pack_counts_again(ours, tmp_path):
+    bad = ours.packs / add(ours, "a")
+    flip_byte(bad)
+    ours.load()
+    assert ours.done() == set()
+    flip_byte(bad)
+    assert ours.done() == {"a"}
+    assert len(ours.load().runs) == 1
+
+
+def test_a_renamed_pack_does_not_take_the_place_of_another(ours):
+    (ours.packs / add(ours, "a")).rename(ours.packs / pack_id(["b"]))
+    assert ours.done() == set()
+    assert f"belongs to pack {pack_id(['a'])}" in ours.problems[0]
+    add(ours, "b")
+    assert ours.done() == {"b"}
+
+
+def test_a_file_in_the_place_of_a_pack_is_set_aside(ours):
+    (ours.packs / pack_id(["a"])).write_text("?")
+    add(ours, "a")
+    assert ours.done() == {"a"}
+    assert (ours.packs / f"{pack_id(['a'])}.corrupt-0").read_text() == "?"
+
+
+def test_a_table_with_other_columns_is_corrupt(ours):
+    runs, curve = frames("a")
+    tables = [
+        store.to_parquet(results.runs_table(runs).drop_columns("phi")),
+        store.to_parquet(results.curve_table(curve)),
+    ]
+    ours.place({"trial_ids": ["a"], "schema_version": 1}, tables)
+    assert ours.load().runs.empty
+    assert "does not have the columns of schema 1" in ours.problems[0]
+
+
+# ---- versions
+
+
+def test_a_newer_schema_is_refused_by_name(ours, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "SCHEMA_VERSION", 7)
+        name = add(ours, "a")
+    for read in (ours.done, ours.load, ours.publish, lambda: load_results(ours.folder)):
+        with pytest.raises(StoreError, match=rf"{name}.*newer bilevelbench \(schema 7, this one knows 1\); upgrade"):
+            read()
+
+
+def test_packs_of_two_schemas_share_a_table(ours, monkeypatch):
+    def to_2(runs, curve):
+        return runs.assign(label="upgraded"), curve
+
+    add(ours, "a")
+    for module in (results, store):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(results, "UPGRADES", {1: to_2})
+    add(ours, "b", label="new")
+    loaded = ours.load()
+    assert loaded.runs["label"].tolist() == ["upgraded", "new"]
+    assert loaded.runs["schema_version"].tolist() == [2, 2]
+    assert len(loaded.curve) == 6
+
+
+# ---- folders
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match="cannot write to the result folder.*choose another folder") as caught:
+            Store(folder)
+        assert repr(str(folder)) in str(caught.value)
+
+
+def test_an_unwritable_folder_is_refused_before_the_run(ours, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(StoreError, match="choose a folder that you may write to"):
+        Store(ours.folder)
+
+
+def test_no_results_says_what_to_run(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "runs.parquet").write_text("")
+    reasons = {
+        "empty": "is empty", "missing": "does not exist", "file": "is not a folder", "other": "neither packs nor curve.parquet"
+    }  # fmt: skip
+    for name, reason in reasons.items():
+        with pytest.raises(StoreError, match=f"{reason}; run `bilevelbench run --all -o .*{name}` first"):
+            load_results(tmp_path / name)
+    assert not (tmp_path / "missing").exists()
+
+
+def test_published_tables_are_readable_without_packs(ours):
+    add(ours, "a", "b")
+    published = ours.publish()
+    shutil.rmtree(ours.packs)
+    loaded = load_results(ours.folder)
+    pd.testing.assert_frame_equal(loaded.runs, published.runs)
+    pd.testing.assert_frame_equal(loaded.curve, published.curve)
+    assert loaded.records == []
+    with pytest.raises(StoreError, match="published tables without their packs"):
+        Store(ours.folder)  # publishing would lose them
+    flip(ours.folder / "runs.parquet", -1)
+    with pytest.raises(StoreError, match="published tables.*cannot be read"):
+        load_results(ours.folder)
+
+
+def test_published_tables_of_a_newer_schema(ours):
+    add(ours, "a", schema_version=9)
+    ours.publish()
+    shutil.rmtree(ours.packs)
+    with pytest.raises(StoreError, match=r"runs.parquet: written by a newer bilevelbench \(schema 9"):
+        load_results(ours.folder)
+
+
+def test_reading_writes_nothing_and_reports_problems(ours):
+    add(ours, "a")
+    flip_byte(ours.packs / add(ours, "b"))
+    before = sorted(ours.folder.rglob("*"))
+    assert len(load_results(ours.folder).problems) == 1
+    shutil.rmtree(ours.packs / pack_id(["a"]))
+    with pytest.raises(StoreError, match="none of the 1 packs.*does not match its checksum"):
+        load_results(ours.folder)
+    assert set(ours.folder.rglob("*")) < set(before)
+
+
+def test_five_hundred_packs(ours, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # not what is tested here
+    runs, curve = frames("x")
+    for i in range(500):
+        ours.add(runs.assign(trial_id=f"t{i:03}", seed=i), curve.assign(trial_id=f"t{i:03}"), RECORD)
+    assert len(ours.done()) == 500
+    loaded = ours.publish()
+    assert loaded.runs["seed"].tolist() == list(range(500))
+    assert loaded.curve["step"].tolist() == [0, 1, 2] * 500
+    assert pq.read_table(ours.folder / "curve.parquet").num_rows == 1500
