@@ -38,7 +38,7 @@ class Algorithm(BaseModel):
     `float | None` is filled from the problem's constants by `resolve`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: ClassVar[str]
     uses: ClassVar[frozenset[str]]

@@ -79,11 +79,12 @@ def run_trials(
     jobs: int = 0,
     progress: Progress | None = None,
     memory: float | None = None,
+    alone: bool = False,
 ) -> Results:
-    """Run what the store does not hold yet, and publish its tables, also when interrupted."""
+    """Run what the store does not hold yet, and publish its tables, also when interrupted. `alone`: one trial a pack."""
     done = store.done()
     missing = [trial for trial in {t.id: t for t in trials}.values() if trial.id not in done]
-    packs = plan(missing, plugins)
+    packs = [(trial,) for trial in missing] if alone else plan(missing, plugins)
     try:
         running = run_in_workers(packs, store, jobs, memory) if jobs else run_here(packs, store, plugins)
         for finished in running:
@@ -158,11 +159,13 @@ def solve(
         running = PackRun([lane], pack_algorithm([method], x0.dtype), instance, order=[0], wide=False)
         result = running.run()
     row = result.runs[0]
-    x, y = running.answer
+    # A target is met by the point that was looked at, which need not be the method's own choice.
+    which = "last_" if row["status"] == "target" else ""
+    x, y = running.last if which else running.answer
     counts = {name: int(row.get(name, 0)) for name in (*COLUMNS, "first_order", "second_order")}
     return Solution(
-        x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get("phi", float("nan")),
-        grad_phi=row.get("grad_phi", float("nan")), status=row["status"], message=row["message"], steps=row["steps"],
+        x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get(f"{which}phi", float("nan")),
+        grad_phi=row.get(f"{which}grad_phi", float("nan")), status=row["status"], message=row["message"], steps=row["steps"],
         counts=counts, certificate=row["certificate"], params=method.given(), curve=curve_frame(result.curve),
     )  # fmt: skip
 

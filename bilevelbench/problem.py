@@ -121,7 +121,7 @@ class Problem(BaseModel):
     sets to the trial's.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: ClassVar[str]
     max_lanes: ClassVar[int] = 256

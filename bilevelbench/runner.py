@@ -114,7 +114,7 @@ class PackRun:
         self.seconds = 0.0
         self.width = 0  # lanes summed over steps
         self.result = PackResult()
-        self.answer: tuple[Tensor, Tensor] = instance.x0, instance.y0  # of the lanes that ended last
+        self.last = self.answer = instance.x0, instance.y0  # of the lanes that ended last
         self.kept: tuple[Tensor, Tensor] | None = None  # the random iterate, if that is the answer
         self.grad_sum = torch.zeros(len(order), 1, dtype=torch.float64)
         self._may_stop = type(algorithm).stopped is not Algorithm.stopped
@@ -337,6 +337,7 @@ class PackRun:
         if unseen:
             for i, row in zip(unseen, self._rows(unseen, x, y, state), strict=True):
                 self.lanes[i].look(row)
+        self.last = x, y
         answer_x, answer_y = self.answer = self._answer(state, x, y)
         answers = self._rows(which, answer_x, answer_y, state) if answer_x is not x else []
         out = []

@@ -80,7 +80,7 @@ class Store:
         self.folder = Path(folder)
         self.packs = self.folder / "packs"
         self.problems: list[str] = []
-        if not pack_paths(self.folder) and _rows(self.folder / "runs.parquet"):
+        if _rows(self.folder / "runs.parquet") and not pack_paths(self.folder):
             raise StoreError(
                 f"{str(self.folder)!r} holds published tables without their packs, which new results would overwrite; "
                 "choose another folder, or move runs.parquet and curve.parquet away"

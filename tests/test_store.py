@@ -24,18 +24,8 @@ RECORD = {"trials": [{"algorithm": {"name": "f2ba"}}], "environment": {"python":
 
 
 def frames(*ids, phi=1.0, **columns):
-    runs = [
-        {
-            "trial_id": i,
-            "algorithm": "f2ba",
-            "problem": "quadratic",
-            "seed": k,
-            "status": "budget",
-            "phi": phi,
-            **columns,
-        }
-        for k, i in enumerate(ids)
-    ]
+    same = {"algorithm": "f2ba", "problem": "quadratic", "status": "budget", "phi": phi, **columns}
+    runs = [{"trial_id": i, "seed": k, **same} for k, i in enumerate(ids)]
     curve = [{"trial_id": i, "step": s, "cost": s, "phi": phi / (s + 1)} for i in ids for s in range(3)]
     return runs_frame(runs), curve_frame(curve)
 
@@ -406,11 +396,8 @@ def test_a_file_in_the_place_of_a_pack_is_set_aside(ours):
 
 def test_a_table_with_other_columns_is_corrupt(ours):
     runs, curve = frames("a")
-    tables = [
-        store.to_parquet(results.runs_table(runs).drop_columns("phi")),
-        store.to_parquet(results.curve_table(curve)),
-    ]
-    ours.place({"trial_ids": ["a"], "schema_version": 1}, tables)
+    tables = [results.runs_table(runs).drop_columns("phi"), results.curve_table(curve)]
+    ours.place({"trial_ids": ["a"], "schema_version": 1}, [store.to_parquet(table) for table in tables])
     assert ours.load().runs.empty
     assert "does not have the columns of schema 1" in ours.problems[0]
 
@@ -448,7 +435,7 @@ def test_packs_of_two_schemas_share_a_table(ours, monkeypatch):
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StoreError, match="cannot write to the result folder.*choose another folder") as caught:
+        with pytest.raises(StoreError, match=r"cannot write to the result folder.*choose another folder") as caught:
             Store(folder)
         assert repr(str(folder)) in str(caught.value)
 
@@ -465,8 +452,11 @@ def test_no_results_says_what_to_run(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "runs.parquet").write_text("")
     reasons = {
-        "empty": "is empty", "missing": "does not exist", "file": "is not a folder", "other": "neither packs nor curve.parquet"
-    }  # fmt: skip
+        "empty": "is empty",
+        "missing": "does not exist",
+        "file": "is not a folder",
+        "other": "has neither packs nor curve.parquet",
+    }
     for name, reason in reasons.items():
         with pytest.raises(StoreError, match=f"{reason}; run `bilevelbench run --all -o .*{name}` first"):
             load_results(tmp_path / name)
@@ -484,7 +474,7 @@ def test_published_tables_are_readable_without_packs(ours):
     with pytest.raises(StoreError, match="published tables without their packs"):
         Store(ours.folder)  # publishing would lose them
     flip(ours.folder / "runs.parquet", -1)
-    with pytest.raises(StoreError, match="published tables.*cannot be read"):
+    with pytest.raises(StoreError, match=r"published tables.*cannot be read"):
         load_results(ours.folder)
 
 
@@ -502,7 +492,7 @@ def test_reading_writes_nothing_and_reports_problems(ours):
     before = sorted(ours.folder.rglob("*"))
     assert len(load_results(ours.folder).problems) == 1
     shutil.rmtree(ours.packs / pack_id(["a"]))
-    with pytest.raises(StoreError, match="none of the 1 packs.*does not match its checksum"):
+    with pytest.raises(StoreError, match=r"none of the 1 packs.*does not match its checksum"):
         load_results(ours.folder)
     assert set(ours.folder.rglob("*")) < set(before)
 

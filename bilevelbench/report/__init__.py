@@ -1,0 +1,1 @@
+"""Reports: tidy tables in; tables, figures and pages out. Never imports torch."""

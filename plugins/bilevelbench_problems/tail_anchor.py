@@ -147,6 +147,9 @@ class TailAnchor(Problem):
         def hvp(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
             return times(v, H) + c * bend.hvp(y - x, v) if c else spread(times(v, H), x, y)
 
+        def take(lanes: Tensor) -> Instance:
+            return self._instance(data.take(lanes))
+
         return Instance(
             f=f,
             g=g,
@@ -167,7 +170,7 @@ class TailAnchor(Problem):
                 hess_phi=lambda x: sum((F.hessian(x) for F in in_y), start=in_x.hessian(x)),
             ),
             points="stack",
-            take=lambda lanes: self._instance(data.take(lanes)),
+            take=take if len(data.x0) > 1 else None,  # a single data set serves any lanes
         )
 
 

@@ -33,6 +33,16 @@ def test_scalar_derivatives(h: Scalar) -> None:
         torch.testing.assert_close(by_autograd, derivative(u.detach()))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("h", [power_tail(1.05), ANCHOR, SADDLE, LOG_COSH])
+def test_bits_do_not_depend_on_the_place_in_a_tensor(h: Scalar, dtype: torch.dtype) -> None:
+    """Else a lane would depend on the width of its pack: torch's pow, softplus and logaddexp are of that kind."""
+    u = 2 * normal(4000).to(dtype)
+    for function in (h.value, h.slope, h.curvature):
+        in_fours = torch.cat([function(part.clone()) for part in u.split(4)])
+        assert torch.equal(function(u), in_fours)
+
+
 @pytest.mark.parametrize("q", [1.05, 1.5, 2.0, 3.0])
 def test_power_tail_is_the_integral_of_its_slope(q: float) -> None:
     p = power_tail(q)
@@ -173,6 +183,7 @@ def test_one_data_set_serves_several_lanes() -> None:
         whole = instance.functions[query](x, y)
         rows = torch.cat([instance.functions[query](x[i : i + 1], y[i : i + 1]) for i in range(6)])
         torch.testing.assert_close(whole, rows)
+    assert instance.take(torch.tensor([5, 2])) is instance
 
 
 def test_start() -> None:

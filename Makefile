@@ -1,0 +1,45 @@
+# Each target works from nothing: it makes .venv, installs the exact versions of constraints.txt, and runs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: run test install bench lint clean
+
+run: install
+	$(BIN)/bilevelbench run --all
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+install: $(VENV)/.install
+
+bench: $(VENV)/.test
+	$(BIN)/python -m pytest benchmarks --benchmark-disable-gc -q
+	@cat benchmarks/summary.json
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) results build *.egg-info
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("bilevelbench needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and by itself: a range that admits newer releases would pull several GB of CUDA packages.
+$(VENV)/.torch: constraints.txt | $(VENV)/bin/python
+	$(PIP) install -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	@touch $@
+
+$(VENV)/.install: pyproject.toml constraints.txt $(VENV)/.torch
+	$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.install
+	$(PIP) install -c constraints.txt -e '.[test]'
+	@touch $@

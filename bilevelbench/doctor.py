@@ -1,0 +1,51 @@
+"""Is everything in order? What `bilevelbench doctor` looks at."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from bilevelbench.environment import environment
+from bilevelbench.registry import Registry, registry
+
+Finding = dict[str, Any]
+
+
+def examine() -> list[Finding]:
+    """One finding a thing: what, whether it is fine, what was seen."""
+    plugins = registry()
+    facts = environment()
+    return [
+        _finding("python", True, f"{facts['python']} on {facts['platform']}"),
+        _finding("machine", True, f"{facts['cpu']}, {facts['cores']} cores, {(facts['memory'] or 0) / 2**30:.1f} GiB"),
+        _finding("versions", True, ", ".join(f"{k} {v}" for k, v in facts["packages"].items() if v)),
+        *(_finding("plugin", False, str(failure)) for failure in plugins.failures),
+        _finding("plugins", bool(plugins.algorithms), _census(plugins)),
+        _temporary(),
+        _trial(plugins),
+    ]
+
+
+def _census(plugins: Registry) -> str:
+    return f"{len(plugins.algorithms)} methods, {len(plugins.problems)} problems, {len(plugins.suites)} suites"
+
+
+def _temporary() -> Finding:
+    ok = os.access(".", os.W_OK)
+    return _finding("folder", ok, "results can be written here" if ok else "this folder cannot be written; use -o elsewhere")
+
+
+def _trial(plugins: Registry) -> Finding:
+    """F2BA on the quadratic for 20 steps, from end to end, in this process."""
+    from bilevelbench.api import run  # noqa: PLC0415 (torch)
+
+    if "f2ba" not in plugins.algorithms or "quadratic" not in plugins.problems:
+        return _finding("trial", False, "the built-in plugins are not there; install bilevelbench again")
+    row = run("f2ba", "quadratic", steps=20).runs.iloc[0]
+    calls = row["first_order"]
+    ok = row["status"] == "budget" and calls == 20 * (3 * 10 + 3)
+    return _finding("trial", bool(ok), f"f2ba on quadratic: {row['status']}, {calls} calls in 20 steps, 660 expected")
+
+
+def _finding(what: str, ok: bool, seen: str) -> Finding:
+    return {"what": what, "ok": ok, "seen": seen}
