@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, TimeoutError, wait
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from bilevelbench.environment import environment, plugin_commit
@@ -97,7 +98,13 @@ def _start_worker(memory: float | None) -> None:
 
 def _work(dumps: list[dict[str, Any]], folder: str) -> Done:
     pack = tuple(Trial.model_validate(dump) for dump in dumps)
-    return _keep(run_pack(pack, registry()), pack, Store(folder), registry())
+    return _keep(run_pack(pack, registry()), pack, _store(folder), registry())
+
+
+@cache
+def _store(folder: str) -> Store:
+    """One for each worker: opening a store looks through its folder."""
+    return Store(folder)
 
 
 def _keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Done:

@@ -35,7 +35,8 @@ def conjugate_gradient(
     """
     r = b if cold else b - A(v)
     q, s = r, dot(r, r)
-    going = s > torch.as_tensor(tol, dtype=b.dtype) ** 2
+    least = torch.as_tensor(tol, dtype=b.dtype) ** 2
+    going = s > least
     for on in oracle.repeat(n):
         active = going if on is True else going & torch.as_tensor(on)
         if not bool(active.any()):
@@ -43,13 +44,15 @@ def conjugate_gradient(
         with oracle.only(active):
             w = A(q)
         curvature = dot(q, w)
-        going = going & ~(active & ~(curvature > 0))
-        move = active & going
         c = s / curvature
-        v, r = keep(move, v + c * q, v), keep(move, r - c * w, r)
-        s_new = dot(r, r)
-        q, s = keep(move, r + (s_new / s) * q, q), keep(move, s_new, s)
-        going = going & (s > torch.as_tensor(tol, dtype=b.dtype) ** 2)
+        move: Tensor | bool = active & (curvature > 0)
+        going = going & ~(active ^ move)  # no positive curvature: the lane stays where it is
+        if bool(move.all()):
+            move = True
+        v, r_new = keep(move, v + c * q, v), keep(move, r - c * w, r)
+        s_new = dot(r_new, r_new)
+        q, r, s = keep(move, r_new + (s_new / s) * q, q), r_new, s_new
+        going = going & (s > least)
     return v
 
 

@@ -110,7 +110,7 @@ def _first_difference(table: str, a: pd.DataFrame, b: pd.DataFrame) -> tuple[str
     if uneven:
         return uneven[0], f"`{table}` itself (one has more rows)"
     for name in dict.fromkeys([*a.columns, *b.columns]):
-        if name in VOLATILE:
+        if name in VOLATILE or name == "label":  # a label is what a suite calls a trial, not part of what was run
             continue
         left, right = (f[name] if name in f else pd.Series(np.nan, index=f.index) for f in (a, b))
         differs = ((left != right) & ~(left.isna() & right.isna())).to_numpy()

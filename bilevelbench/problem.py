@@ -79,12 +79,14 @@ class Instance:
                 passes[query] += 1 if x.ndim == 2 and y.ndim == 2 else count_points(x, y)
                 return function(x, y)
 
+            counted_pair.raw = function  # type: ignore[attr-defined]
             return counted_pair
 
         def counted(x: Tensor, y: Tensor, *rest: Any) -> Any:
             passes[query] += 1 if x.ndim == 2 and y.ndim == 2 else count_points(x, y, *rest)
             return function(x, y, *rest)
 
+        counted.raw = function  # type: ignore[attr-defined]
         return counted
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -101,6 +103,10 @@ class Instance:
             yield
         finally:
             self.passes.update(before)
+
+    def raw(self, query: str) -> Callable[..., Any]:
+        """The function without its count, for speed benchmarks."""
+        return self.functions[query].raw  # type: ignore[attr-defined, no-any-return]
 
     def take(self, lanes: Tensor) -> Instance:
         """Only these lanes. Data without a lane axis serve any lanes."""
@@ -126,6 +132,7 @@ class Problem(BaseModel):
     name: ClassVar[str]
     max_lanes: ClassVar[int] = 256
     embedded: ClassVar[bool] = True  # needs no download and no long computation: part of `run --all`
+    data_sets: ClassVar[Sequence[int]] = range(1 << 31)  # data seeds, in the order in which suites take them
 
     data_seed: NonNegativeInt = 0
 

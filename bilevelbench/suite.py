@@ -37,13 +37,17 @@ class ProblemEntry(_Table):
 
 
 class Suite(_Table):
-    """`algorithm = "all"` is every registered method with its default parameters, `problem = "all"` every embedded problem."""
+    """`algorithm = "all"` is every registered method with its default parameters, `problem = "all"` every embedded problem.
+
+    Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data.
+    """
 
     title: str = ""
     description: str = ""
     algorithm: Literal["all"] | tuple[AlgorithmEntry, ...] = "all"
     problem: Literal["all"] | tuple[ProblemEntry, ...] = "all"
     seeds: PositiveInt | tuple[NonNegativeInt, ...] = 1
+    data_seeds: PositiveInt = 1
     budget: Budget
     targets: tuple[PositiveFloat, ...] = ()
     schedule: Schedule = Schedule()
@@ -86,7 +90,11 @@ class Suite(_Table):
         else:
             entries = self.problem
         for entry in entries:
-            for spec in expand(entry.name, entry.params):
+            params = entry.params
+            if self.data_seeds > 1 and "data_seed" not in params:
+                choice = registry.problem(entry.name).value.data_sets
+                params = {**params, "data_seed": list(choice[: self.data_seeds])}
+            for spec in expand(entry.name, params):
                 yield spec, entry
 
     def _algorithms(self, registry: Registry, problem: str) -> Iterator[tuple[Spec, str]]:

@@ -20,7 +20,7 @@ def write_page(results: Results, path: Path, command: str = "") -> Path:
     people = readable(table)
     problems = []
     for problem in dict.fromkeys(results.runs["problem"]):
-        rows = people[table["problem"].str.split(" ").str[0] == problem].drop(columns="problem")
+        rows = people[table["problem"].str.partition("[")[0] == problem]
         problems.append(
             {
                 "name": problem,

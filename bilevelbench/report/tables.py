@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,13 +32,14 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
     table[columns] = table[columns].fillna(np.inf)
     table["failed"] = table["status"].isin(FAILED)
     table["grad_phi_or_inf"] = table["best_grad_phi"].fillna(np.inf)
+    table["variant"] = table["problem_params"].map(variant)
     rows = []
     for (problem, params, label, algorithm), group in table.groupby(
-        ["problem", "problem_params", "label", "algorithm"], sort=False, dropna=False
+        ["problem", "variant", "label", "algorithm"], sort=False, dropna=False
     ):
         rows.append(
             {
-                "problem": problem if params in ("{}", "") else f"{problem} {params}",
+                "problem": f"{problem}{params}",
                 "method": label or algorithm,
                 "algorithm": algorithm,
                 "trials": len(group),
@@ -53,6 +55,13 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
             }
         )
     return pd.DataFrame(rows).sort_values(["problem", "best_grad_phi", "method"], kind="stable", ignore_index=True)
+
+
+def variant(problem_params: str) -> str:
+    """`[dim_x=5]` for what was set beside the data: trials on several data sets are repetitions of one problem."""
+    params = {k: v for k, v in json.loads(problem_params or "{}").items() if k != "data_seed"}
+    inside = ",".join(f"{k}={v}" for k, v in params.items())
+    return f"[{inside}]" if inside else ""
 
 
 def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:

@@ -25,9 +25,9 @@ class Quadratic(Problem):
 
     dim_x: PositiveInt = 20
     dim_y: PositiveInt = 30
-    kappa: Annotated[float, Field(ge=1)] = 10.0
+    kappa: Annotated[float, Field(ge=1)] = 5.0
     L: PositiveFloat = 1.0
-    reg: PositiveFloat = 0.1
+    reg: PositiveFloat = 1.0
     sigma_f: NonNegativeFloat = 0.0
     sigma_g: NonNegativeFloat = 0.0
     sigma_h: NonNegativeFloat = 0.0

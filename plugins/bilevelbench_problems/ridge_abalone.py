@@ -40,6 +40,7 @@ class RidgeAbalone(Problem):
     """
 
     name = "ridge_abalone"
+    data_sets = (7, 0, 13, 15, 16, 19, 29, 32, 34, 35, 38, 39)  # an interior minimum, scaled and raw
 
     data_seed: NonNegativeInt = 7
     features: Literal["scaled", "raw"] = "scaled"

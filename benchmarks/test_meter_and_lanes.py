@@ -1,0 +1,94 @@
+"""What the meter and the lanes cost: one F2BA step on `ridge_abalone`, one thread, the best of many rounds.
+
+Ratios are of minima taken in turns within one run, so that a noisy machine disturbs both sides alike. Nothing is asserted
+about time here: the numbers go to summary.json.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from bilevelbench.lanes import padded
+from bilevelbench.oracle import Oracle
+from bilevelbench.pack import pack_algorithm
+from bilevelbench.registry import registry
+from bilevelbench.runner import default_dtype, run_pack
+from bilevelbench.suite import make_trial
+from bilevelbench.trial import Budget, Spec
+from bilevelbench_methods.penalty.f2ba import F2BA
+from bilevelbench_problems import RidgeAbalone
+
+STEPS = 20
+
+
+class Stepper:
+    """F2BA, K = 10, from a fixed state: `trials` lanes padded as in a run; `raw` asks the derivatives without any meter."""
+
+    def __init__(self, trials: int, raw: bool = False) -> None:
+        with default_dtype(torch.float64):
+            instance = RidgeAbalone().build()
+        grid = [F2BA(lam=10.0 ** (1 + i % 4), eta_x=1e-4 * (1 + i // 4)).resolve(instance.constants) for i in range(trials)]
+        order = padded(range(trials))
+        self.method = pack_algorithm([grid[i] for i in order], torch.float64)
+        real = [place < trials for place in range(len(order))]
+        self.oracle = Oracle(instance, F2BA.uses, list(range(len(order))), [1e15] * len(order), real)
+        self.oracle.remember(self.method.K)
+        if raw:
+            for query in F2BA.uses:
+                setattr(self.oracle, query, instance.raw(query))
+            self.oracle.repeat = lambda times: iter([True] * 10)
+            self.oracle.mean = lambda *tensors: tensors if len(tensors) > 1 else tensors[0]
+        self.raw = raw
+        lanes = len(order)
+        x0, y0 = instance.x0.expand(lanes, -1), instance.y0.expand(lanes, -1)
+        self.state = self.method.init(x0, y0, self.oracle)
+
+    def __call__(self) -> None:
+        state, step, oracle = self.state, self.method.step, self.oracle
+        for k in range(STEPS):
+            if not self.raw:
+                oracle.begin_step(k)
+            state = step(state, oracle)
+            if not self.raw:
+                assert oracle.books_agree
+
+
+def ratio(above: Stepper, below: Stepper, rounds: int = 150) -> float:
+    """Minimum over minimum, taken in turns."""
+    best = [float("inf"), float("inf")]
+    for _ in range(rounds):
+        for i, stepper in enumerate((above, below)):
+            start = time.perf_counter()
+            stepper()
+            best[i] = min(best[i], time.perf_counter() - start)
+    return best[0] / best[1]
+
+
+@pytest.mark.parametrize(("trials", "raw"), [(1, True), (1, False), (36, False), (360, False)])
+def test_f2ba_step(benchmark, trials, raw):
+    stepper = Stepper(trials, raw)
+    benchmark.extra_info["microseconds_per_step"] = "divide by " + str(STEPS)
+    benchmark.pedantic(stepper, rounds=60, warmup_rounds=5)
+
+
+def test_meter_overhead(benchmark, summary):
+    """A metered step over the same step on the raw derivatives, one lane."""
+    metered, raw = Stepper(1), Stepper(1, raw=True)
+    summary["meter_overhead_ratio"] = benchmark.pedantic(ratio, args=(metered, raw), rounds=1)
+
+
+def test_lanes(benchmark, summary):
+    """36 trials in one pack over one trial."""
+    wide, one = Stepper(36), Stepper(1)
+    summary["lanes36_ratio"] = benchmark.pedantic(ratio, args=(wide, one), rounds=1)
+
+
+def test_runner_share(benchmark, summary):
+    """The runner's loop and evaluations on top of the steps, over 2,000 steps of one trial."""
+    plugins = registry()
+    trial = make_trial(plugins, Spec(name="f2ba"), Spec(name="ridge_abalone"), budget=Budget(steps=2000))
+    result = benchmark.pedantic(run_pack, args=((trial,), plugins), rounds=3)
+    summary["runner_share"] = result.total_seconds / result.step_seconds - 1
