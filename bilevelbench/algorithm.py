@@ -106,6 +106,15 @@ class Algorithm(BaseModel):
         raise InvalidInput(f"{cls.name} has no rate preset")
 
     @classmethod
+    def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
+        """For a method whose parameters are set by the number of steps: the theorem's powers of it."""
+        raise InvalidInput(f"{cls.name} has no preset for a horizon")
+
+    def x_step(self) -> float | None:
+        """The length of an x-step over its hypergradient, if that is a constant: what `rates` predicts slopes from."""
+        return None
+
+    @classmethod
     def per_lane(cls) -> frozenset[str]:
         """The fields that may differ between the lanes of a pack."""
         return frozenset(name for name, field in cls.model_fields.items() if _is_per_lane(field))

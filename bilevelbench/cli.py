@@ -1,16 +1,20 @@
-"""The command line: thin; every command does its work elsewhere. Nothing here imports torch before a command needs it."""
+"""The command line: thin; every command does its work elsewhere. Nothing imports torch before a command needs it."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bilevelbench.errors import BilevelbenchError, InvalidInput
+from bilevelbench.errors import BilevelbenchError, InvalidInput, UnknownName
 
 if TYPE_CHECKING:
     from bilevelbench.registry import Registry
@@ -19,83 +23,99 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="bilevelbench",
     help="Benchmarks for bilevel optimisation whose counts can be trusted.",
+    epilog="Examples: `bilevelbench run --all`\n\n`bilevelbench run -a f2ba -p quadratic --steps 100 -o out`\n\n"
+    "`bilevelbench report out --format md`",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
 
+_RUN_EXAMPLES = (
+    "Examples: `bilevelbench run --all`\n\n"
+    "`bilevelbench run -a 'f2ba[K=3,lam=10,100]' -p 'quadratic[dim_x=5]' --steps 50 --seeds 2 -o out`\n\n"
+    "`bilevelbench run -a my_method.py -a f2ba -p quadratic --budget 10000 --target 1e-4`"
+)
+_INTERRUPTED = "interrupted; what was finished is stored, and the same command goes on from there"
 
-@app.command(epilog="Example: `bilevelbench run -a 'f2ba[K=3,lam=10,100]' -p 'quadratic[dim_x=5]' --steps 50 --seeds 2 -o out`")
+Json = Annotated[bool, typer.Option("--json", help="For a script.")]
+
+
+@app.command(epilog=_RUN_EXAMPLES)
 def run(
     algorithm: Annotated[
-        Optional[list[str]],
+        list[str] | None,
         typer.Option("--algorithm", "-a", help="NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; repeatable."),
     ] = None,
     problem: Annotated[
-        Optional[list[str]], typer.Option("--problem", "-p", help="NAME or NAME[param=v1,v2,...]; repeatable.")
+        list[str] | None,
+        typer.Option("--problem", "-p", help="NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; repeatable."),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every method on every embedded problem: the suite `quick`.")] = False,
-    suite: Annotated[Optional[str], typer.Option(help="A suite by name, or a TOML file.")] = None,
-    seeds: Annotated[Optional[int], typer.Option(min=1, help="Seeds 0 to N-1.")] = None,
-    budget: Annotated[Optional[float], typer.Option(help="Cost of a trial, in calls (samples if stochastic).")] = None,
-    steps: Annotated[Optional[int], typer.Option(help="Outer steps of a trial.")] = None,
-    seconds: Annotated[Optional[float], typer.Option(help="Seconds of steps of a trial.")] = None,
-    target: Annotated[Optional[list[float]], typer.Option(help="Stop where |grad phi| is at most this; repeatable.")] = None,
-    dtype: Annotated[Optional[str], typer.Option(help="float64 or float32.")] = None,
-    jobs: Annotated[Optional[int], typer.Option(min=0, help="Worker processes; 0 runs in this one. Default: the cores.")] = None,
-    memory: Annotated[Optional[float], typer.Option(help="Limit of a worker's memory, in GiB.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every method on every embedded problem: suite `quick`.")] = False,
+    suite: Annotated[str | None, typer.Option(help="A suite by name, or a TOML file.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N-1.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Cost of a trial, in calls (samples if stochastic).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Outer steps of a trial.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Seconds of steps of a trial; a worker that hangs is killed.")
+    ] = None,
+    target: Annotated[list[float] | None, typer.Option(help="Stop at this norm of grad phi; repeatable.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float64 or float32.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=0, help="Worker processes; 0 runs in this one. Default: the cores.")
+    ] = None,
+    memory: Annotated[float | None, typer.Option(help="Limit of a worker's memory, in GiB.")] = None,
     timed: Annotated[bool, typer.Option("--timed", help="One trial at a time, one worker: for time axes.")] = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the results; what it holds is not run again.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what it holds is not run again.")] = Path(
         "results"
     ),
 ) -> None:
     """Run methods on problems and print the result table. The same command resumes where it was stopped."""
-    from bilevelbench.progress import run_with_progress  # noqa: PLC0415
-    from bilevelbench.registry import registry  # noqa: PLC0415
+    _check_workers(jobs, memory, timed)
+    with _interruptible():
+        from bilevelbench.progress import run_with_progress
+        from bilevelbench.registry import registry
 
-    plugins = registry()
-    _warn_failures(plugins)
-    plan = _suite(plugins, algorithm or [], problem or [], all_, suite)
-    plan = _override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
-    trials = plan.trials(plugins)
-    if not trials:
-        raise InvalidInput("this plan has no trials: no method meets any problem")
-    command = "bilevelbench " + shlex.join(sys.argv[1:])
-    run_with_progress(trials, out, plugins, jobs=jobs, memory=memory, timed=timed, command=command)
+        plugins = registry()
+        _warn_failures(plugins)
+        plan = _suite(plugins, algorithm or [], problem or [], all_, suite)
+        plan = _override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
+        trials = plan.trials(plugins)
+        if not trials:
+            raise InvalidInput("this plan has no trials: no method meets any problem; name others with -a and -p")
+        command = "bilevelbench " + shlex.join(sys.argv[1:])
+        run_with_progress(trials, out, plugins, jobs=jobs, memory=memory, timed=timed, command=command)
 
 
 @app.command("list", epilog="Example: `bilevelbench list algorithms --json`")
 def list_(
     what: Annotated[str, typer.Argument(help="algorithms, problems or suites; nothing lists all.")] = "all",
-    as_json: Annotated[bool, typer.Option("--json", help="For a script.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What there is: methods, problems and suites, each with its plugin."""
-    from bilevelbench.describe import catalogue  # noqa: PLC0415
-    from bilevelbench.registry import registry  # noqa: PLC0415
-
     kinds = ("algorithms", "problems", "suites")
     if what not in (*kinds, "all"):
-        from bilevelbench.errors import UnknownName  # noqa: PLC0415
-
         raise UnknownName("kind", what, kinds)
+    from bilevelbench.describe import catalogue
+    from bilevelbench.registry import registry
+
     chosen = {kind: rows for kind, rows in catalogue(registry()).items() if what in (kind, "all")}
+    _warn_failures(registry())
     if as_json:
         typer.echo(json.dumps(chosen[what] if what != "all" else chosen, indent=2))
         return
     for kind, rows in chosen.items():
         _print_table(kind, rows)
-    _warn_failures(registry())
 
 
 @app.command(epilog="Example: `bilevelbench info f2ba`")
 def info(
     name: Annotated[str, typer.Argument(help="A method, a problem, or FILE.py.")],
-    as_json: Annotated[bool, typer.Option("--json", help="For a script.")] = False,
+    as_json: Json = False,
 ) -> None:
     """All about one method or problem: equations, parameters, queries, claims."""
-    from bilevelbench.describe import describe  # noqa: PLC0415
-    from bilevelbench.registry import registry  # noqa: PLC0415
+    from bilevelbench.describe import describe
+    from bilevelbench.registry import registry
 
     facts = describe(registry(), name)
     typer.echo(json.dumps(facts.as_dict(), indent=2) if as_json else facts.as_text())
@@ -105,17 +125,17 @@ def info(
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder of results.")],
     format_: Annotated[str, typer.Option("--format", "-f", help="md, csv or html.")] = "md",
-    out: Annotated[Optional[Path], typer.Option("--out", "-o", help="A file; nothing prints it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A file. Default: print it; html: index.html in the folder.")
+    ] = None,
 ) -> None:
     """Tables of stored results."""
-    from bilevelbench.report.page import write_page  # noqa: PLC0415
-    from bilevelbench.report.tables import markdown, summary  # noqa: PLC0415
-    from bilevelbench.store import load_results  # noqa: PLC0415
-
     if format_ not in ("md", "csv", "html"):
-        from bilevelbench.errors import UnknownName  # noqa: PLC0415
-
         raise UnknownName("format", format_, ("md", "csv", "html"))
+    from bilevelbench.report.page import write_page
+    from bilevelbench.report.tables import markdown, summary
+    from bilevelbench.store import load_results
+
     results = load_results(folder)
     for problem in results.problems:
         typer.echo(f"warning: {problem}", err=True)
@@ -138,15 +158,23 @@ def merge(
     skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Leave unreadable packs out.")] = False,
 ) -> None:
     """Put results of several folders into one; the same trial with different numbers is refused."""
-    from bilevelbench.merge import merge as merge_folders  # noqa: PLC0415
+    from bilevelbench.merge import merge as merge_folders
+    from bilevelbench.store import Store
 
-    typer.echo(str(merge_folders(folders, out, skip_corrupt=skip_corrupt)))
+    done = merge_folders(folders, out, skip_corrupt=skip_corrupt)
+    total = len(Store(out).publish().runs)
+    for sentence in done.skipped:
+        typer.echo(f"warning: left out: {sentence}", err=True)
+    typer.echo(
+        f"merged {done.trials} new trials in {done.packs} packs into {out}, which now holds {total}; "
+        f"{done.duplicates} were there already and agree"
+    )
 
 
-@app.command()
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="For a script.")] = False) -> None:
+@app.command(epilog="Example: `bilevelbench doctor --json`")
+def doctor(as_json: Json = False) -> None:
     """Is everything in order? Versions, plugins, and one trial from end to end."""
-    from bilevelbench.doctor import examine  # noqa: PLC0415
+    from bilevelbench.doctor import examine
 
     findings = examine()
     if as_json:
@@ -161,57 +189,84 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="For a script.")
 @app.command()
 def version() -> None:
     """The version."""
-    import bilevelbench  # noqa: PLC0415
+    import bilevelbench
 
     typer.echo(bilevelbench.__version__)
 
 
+def _check_workers(jobs: int | None, memory: float | None, timed: bool) -> None:
+    """Mistakes that need no plugin to be seen."""
+    if memory is not None and not (math.isfinite(memory) and memory > 0):
+        raise InvalidInput(f"--memory {memory:g}: a limit is a number of GiB above 0")
+    if memory is not None and jobs == 0 and not timed:
+        raise InvalidInput("--memory limits worker processes, and --jobs 0 has none; give --jobs 1 or more")
+
+
 def _suite(plugins: Registry, algorithms: list[str], problems: list[str], all_: bool, name: str | None) -> Suite:
     """The plan that the options describe. `--all` and `--suite` may be narrowed by -a and -p."""
-    from bilevelbench.suite import AlgorithmEntry, ProblemEntry, Suite  # noqa: PLC0415
-    from bilevelbench.trial import Budget, parse_spec  # noqa: PLC0415
+    from bilevelbench.suite import AlgorithmEntry, ProblemEntry, Suite
+    from bilevelbench.trial import Budget, parse_spec
 
     if all_ and name:
         raise InvalidInput("--all is the suite `quick`; give --all or --suite, not both")
     if all_ or name:
-        plan = Suite.load(plugins.suite(name or "quick"))
+        path = plugins.suite(name or "quick")
+        try:
+            plan = Suite.load(path)
+        except UnicodeDecodeError:
+            raise InvalidInput(f"suite {path} is no text in UTF-8; save it as such") from None
+        except OSError as error:
+            raise InvalidInput(f"suite {path} cannot be read: {error.strerror}") from None
     elif algorithms and problems:
         plan = Suite(budget=Budget(cost=30_000))
     else:
         raise InvalidInput("say what to run: --all, or --suite NAME, or -a METHOD and -p PROBLEM")
     update: dict[str, Any] = {}
     if algorithms:
-        specs = [spec for text in algorithms for spec in parse_spec(text)]
-        update["algorithm"] = tuple(AlgorithmEntry(name=s.name, params={k: [v] for k, v in s.params.items()}) for s in specs)
+        methods = [spec for text in algorithms for spec in parse_spec(text)]
+        update["algorithm"] = tuple(AlgorithmEntry(name=s.name, params=_single(s.params)) for s in methods)
     if problems:
         specs = [spec for text in problems for spec in parse_spec(text)]
-        update["problem"] = tuple(ProblemEntry(name=s.name, params={k: [v] for k, v in s.params.items()}) for s in specs)
+        update["problem"] = tuple(ProblemEntry(name=s.name, params=_single(s.params)) for s in specs)
     return plan.model_copy(update=update)
 
 
+def _single(params: dict[str, Any]) -> dict[str, Any]:
+    """A suite's table reads a list as a grid."""
+    return {key: [value] for key, value in params.items()}
+
+
 def _override(plan: Suite, **options: Any) -> Suite:
-    """Options that were given win over the suite. Any limit given replaces the suite's budget."""
-    from bilevelbench.api import checked_budget  # noqa: PLC0415
-    from bilevelbench.suite import ProblemEntry  # noqa: PLC0415
+    """Options that were given win over the suite, also over what it says of single problems. Any limit given replaces
+    the whole budget."""
+    from bilevelbench.api import checked_budget
 
     update: dict[str, Any] = {}
+    of_problems: dict[str, Any] = {}
     limits = {"cost": options["budget"], "steps": options["steps"], "seconds": options["seconds"]}
-    if any(value is not None for value in limits.values()):
-        update["budget"] = checked_budget(**limits)
-        if plan.problem != "all":
-            update["problem"] = tuple(
-                ProblemEntry(name=p.name, params=p.params, targets=p.targets) for p in plan.problem
-            )
+    given = {name: value for name, value in limits.items() if value is not None}
+    if given:
+        for name, value in given.items():
+            if not math.isfinite(value):
+                raise InvalidInput(
+                    f"--{'budget' if name == 'cost' else name} {value}: a limit is a finite number above 0"
+                )
+        update["budget"] = checked_budget(**given)
+        of_problems["budget"] = None
     if options["seeds"] is not None:
         update["seeds"] = options["seeds"]
     if options["target"]:
-        if min(options["target"]) <= 0:
-            raise InvalidInput(f"--target {min(options['target'])}: a target is a gradient norm above 0")
+        for value in options["target"]:
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidInput(f"--target {value:g}: a target is a gradient norm above 0")
         update["targets"] = tuple(options["target"])
+        of_problems["targets"] = None
     if options["dtype"] is not None:
         if options["dtype"] not in ("float64", "float32"):
             raise InvalidInput(f"--dtype {options['dtype']}: there is float64 and float32")
         update["dtype"] = options["dtype"]
+    if of_problems and plan.problem != "all":
+        update["problem"] = tuple(entry.model_copy(update=of_problems) for entry in plan.problem)
     return plan.model_copy(update=update)
 
 
@@ -221,13 +276,16 @@ def _warn_failures(plugins: Registry) -> None:
 
 
 def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
+    if not rows:
+        typer.echo(f"{title}: none")
+        return
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in rows[0] if rows else ():
-        table.add_column(column)
+    for column in rows[0]:
+        table.add_column(column, overflow="fold", no_wrap=column in ("name", "family", "oracle"))
     for row in rows:
         table.add_row(*(Text(str(value)) for value in row.values()))
     Console().print(table)
@@ -240,16 +298,34 @@ def _write(path: Path, text: str) -> None:
         raise InvalidInput(f"cannot write {path}: {error.strerror}; choose another file with -o") from None
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(_INTERRUPTED, err=True)
+        raise typer.Exit(130) from None
+
+
 def main() -> None:
-    """Exit codes: 0 fine, 1 a check failed, 2 a mistake of the caller, 130 interrupted."""
+    """Exit codes: 0 fine, 1 a check failed, 2 a mistake of the caller, 3 a bug, 130 interrupted."""
     try:
         app()
     except BilevelbenchError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("interrupted; what was finished is stored, and the same command goes on from there", err=True)
+        typer.echo(_INTERRUPTED, err=True)
         sys.exit(130)
+    except Exception as error:
+        if os.environ.get("BILEVELBENCH_DEBUG"):
+            raise
+        typer.echo(
+            f"error: {type(error).__name__}: {error}; this is a bug of bilevelbench or of a plugin, and "
+            "BILEVELBENCH_DEBUG=1 in the environment shows where. What was finished is stored",
+            err=True,
+        )
+        sys.exit(3)
 
 
 if __name__ == "__main__":

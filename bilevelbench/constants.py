@@ -34,7 +34,7 @@ def estimated(value: float) -> Constant:
 # Formulas for what is not declared. A declared value wins: it is usually much smaller.
 _FORMULAS: dict[str, Callable[[Constants], float]] = {
     "L_gy": lambda c: c.L_g,
-    "ell": lambda c: max(c.L_f, c.L_g, c.rho_f, c.rho_g, c.C_f, c["nu_g"] if "nu_g" in c else 0.0),
+    "ell": lambda c: max(c.L_f, c.L_g, c.rho_f, c.rho_g, c.C_f, c["nu_g"] if "nu_g" in c.given else 0.0),
     "kappa": lambda c: c.ell / c.mu,
     "L_star": lambda c: c.D3,
     "L_phi": lambda c: (1 + c.L_g / c.mu) ** 2 * (c.L_f + c.rho_g * c.C_f / c.mu),
@@ -56,11 +56,12 @@ _FORMULAS: dict[str, Callable[[Constants], float]] = {
 
 
 class Constants(Mapping[str, float]):
-    """`constants.mu`, `constants["L_g"]`: the value, a formula of the declared ones, or an error that names what is missing.
+    """`constants.mu`, `constants["L_g"]`: the value, a formula of the declared ones, or an error that names what lacks.
 
     mu strong convexity of g in y; L_f, L_g gradient-Lipschitz constants jointly in (x, y), L_gy that of g in y alone;
     rho_f, rho_g Hessian-Lipschitz; nu_g third derivative of g; C_f Lipschitz constant of f in y;
-    Delta = phi(x0) - inf phi; R = |y0 - y*(x0)|^2; L_phi, rho_phi of the hyper-objective, L_star, rho_star of its penalty form.
+    Delta = phi(x0) - inf phi; R = |y0 - y*(x0)|^2; L_phi, rho_phi of the hyper-objective, L_star, rho_star of its
+    penalty form.
     """
 
     def __init__(self, given: Mapping[str, Constant | float], problem: str = "") -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bilevelbench.algorithm import Algorithm
-from bilevelbench.errors import UnknownName
+from bilevelbench.errors import InvalidInput, UnknownName
 from bilevelbench.registry import Entry, Registry
 
 
@@ -74,10 +74,13 @@ def describe(registry: Registry, name: str) -> Facts:
     elif name in registry.problems:
         entry = registry.problems[name]
     elif ".py" in name:
-        entry = registry.algorithm(name)
+        try:
+            entry = registry.algorithm(name)
+        except InvalidInput:
+            entry = registry.problem(name)
     else:
         raise UnknownName("method or problem", name, [*registry.algorithms, *registry.problems])
-    cls = entry.value
+    cls: Any = entry.value
     method = issubclass(cls, Algorithm)
     return Facts(
         kind="method" if method else "problem",
@@ -86,12 +89,21 @@ def describe(registry: Registry, name: str) -> Facts:
         version=entry.version,
         text=_text(cls),
         parameters=[
-            {"name": key, "default": field.default, "what": field.description or ""}
+            {
+                "name": key,
+                "default": _plain(field.get_default(call_default_factory=True)),
+                "what": field.description or "",
+            }
             for key, field in cls.model_fields.items()
         ],
         uses=sorted(cls.uses) if method else [],
         claims=[asdict(claim) for claim in cls.claims] if method else [],
     )
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _text(cls: type) -> str:

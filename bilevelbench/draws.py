@@ -1,8 +1,8 @@
-"""Random numbers by address: each is a pure function of (seed, purpose, place in the program), never of what was drawn before.
+"""Random numbers by address: a pure function of (seed, purpose, place in the program), never of what was drawn before.
 
 So lanes that differ only in hyper-parameters share their noise, a lane's numbers do not depend on its pack, and
 nothing has to be saved when lanes leave. The function is a vectorised counter hash: the finaliser of splitmix64
-over 64-bit integers, then 53 bits to a uniform in (0, 1), then the inverse normal distribution.
+over 64-bit integers, then 52 bits to a uniform in (0, 1), then the inverse normal distribution.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def numbers(seeds: U64, keys: U64, count: int) -> F64:
     lane = _mix(keys[:, None] ^ _mix(seeds * np.uint64(_GOLDEN) + np.uint64(1))[None, :])
     counter = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     h = _mix(lane[:, None, :] + counter[None, :, None])
-    return ((h >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return ((h >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # with 53 bits the largest would round to 1
 
 
 class Draws:

@@ -80,7 +80,7 @@ class Evaluator:
         """Of the Hessian of phi, (L, 1): closed form, or central differences of the hypergradient."""
         reference, d = self.instance.reference, self.instance.dx
         if reference is not None and reference.hess_phi is not None:
-            return torch.linalg.eigvalsh(reference.hess_phi(x))[..., :1]
+            return _smallest(reference.hess_phi(x))
         if d > _DENSE_HESSIAN:
             raise InvalidInput(f"the smallest eigenvalue of a Hessian with {d} columns needs a closed form")
         h = torch.finfo(x.dtype).eps ** (1 / 3)
@@ -90,9 +90,7 @@ class Evaluator:
             e[i] = h
             columns.append((self.grad_phi(x + e, y) - self.grad_phi(x - e, y)) / (2 * h))
         hessian = torch.stack(columns, dim=-1)
-        bad = ~torch.isfinite(hessian).all(-1, keepdim=True).all(-2, keepdim=True)
-        eigenvalues = torch.linalg.eigvalsh(torch.where(bad, 0.0, (hessian + hessian.mT) / 2))
-        return torch.where(bad[..., 0], torch.nan, eigenvalues[..., :1])
+        return _smallest((hessian + hessian.mT) / 2)
 
     def _phi(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         reference = self.instance.reference
@@ -149,9 +147,13 @@ class Evaluator:
         return in_y + c.L_g * (in_y + residual) / c.mu
 
 
+def _smallest(matrices: Tensor) -> Tensor:
+    """The smallest eigenvalue of each symmetric matrix, NaN where it is not finite: LAPACK would fail for all lanes."""
+    bad = ~torch.isfinite(matrices).all(-1, keepdim=True).all(-2, keepdim=True)
+    eigenvalues = torch.linalg.eigvalsh(torch.where(bad, 0.0, matrices))
+    return torch.where(bad[..., 0], torch.nan, eigenvalues[..., :1])
+
+
 def _certificate(constants: Constants) -> str:
     known = [constants.given.get(name) for name in ("mu", "L_f", "L_g", "rho_g")]
     return "bound" if all(c is not None and c.kind != "estimated" for c in known) else "residual"
-
-
-

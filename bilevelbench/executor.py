@@ -7,16 +7,20 @@ gets the status.
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, TimeoutError, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from multiprocessing import resource_tracker
 from typing import Any
 
 from bilevelbench.environment import environment, plugin_commit
+from bilevelbench.errors import BilevelbenchError, InvalidInput
 from bilevelbench.lane import Lane
 from bilevelbench.registry import Registry, registry
 from bilevelbench.results import curve_frame, runs_frame
@@ -26,6 +30,8 @@ from bilevelbench.trial import Trial
 
 #: A worker is killed when its pack takes longer than this many times its seconds, plus a minute for evaluations.
 _PATIENCE, _GRACE = 2.0, 60.0
+#: So often in a row may all workers die before any has begun a pack.
+_FALSE_STARTS = 3
 
 Pack = tuple[Trial, ...]
 
@@ -39,27 +45,38 @@ class Done:
     best: dict[str, tuple[str, float]]  # by problem: the method with the smallest |grad phi|, and that
 
 
+Progress = Callable[[Done], None]
+
+
 def run_here(packs: Sequence[Pack], store: Store, plugins: Registry) -> Iterator[Done]:
     """One pack after the other in this process."""
     for pack in packs:
-        yield _keep(run_pack(pack, plugins), pack, store, plugins)
+        yield _keep(_run(pack, plugins), pack, store, plugins)
 
 
 def run_in_workers(
     packs: Sequence[Pack], store: Store, jobs: int, memory: float | None = None, grace: float = _GRACE
 ) -> Iterator[Done]:
     """Packs in `jobs` worker processes; `memory` is a limit in GiB for each."""
-    from pebble import ProcessExpired, ProcessPool  # noqa: PLC0415 (starts no threads unless needed)
+    from pebble import ProcessExpired  # (starts no threads unless needed)
 
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPool(max_workers=jobs, initializer=_start_worker, initargs=(memory,), context=context)
+    for pack in packs:
+        if "this session" in (pack[0].plugin, pack[0].problem_plugin):
+            raise InvalidInput(
+                f"{pack[0].algorithm.name} on {pack[0].problem.name}: an object of this session cannot be sent to a "
+                "worker process; use jobs = 0, or put its class into a file and name that"
+            )
+    if not packs:
+        return
+    pool = _pool(jobs, memory)
     waiting: dict[Any, Pack] = {}
+    false_starts, finished = 0, False
 
     def submit(pack: Pack) -> None:
         args = ([trial.model_dump(mode="json") for trial in pack], str(store.folder))
-        waiting[pool.schedule(_work, args=args, timeout=_limit(pack, grace))] = pack
+        with _deaf_children():
+            waiting[pool.schedule(_work, args=args, timeout=_limit(pack, grace))] = pack
 
-    finished = False
     try:
         for pack in packs:
             submit(pack)
@@ -68,13 +85,31 @@ def run_in_workers(
             for future in ready:
                 pack = waiting.pop(future)
                 try:
-                    yield future.result()
+                    outcome = future.result()
                 except (ProcessExpired, TimeoutError, CancelledError) as error:
+                    false_starts = 0
                     if len(pack) > 1:
                         submit(pack[: len(pack) // 2])
                         submit(pack[len(pack) // 2 :])
                     else:
                         yield _keep(_lost(pack[0], error), pack, store, registry())
+                except BrokenProcessPool:  # no worker lived long enough to take a pack: all of them wait for a new pool
+                    false_starts += 1
+                    if false_starts == _FALSE_STARTS:
+                        raise InvalidInput(_no_workers(memory)) from None
+                    left = [pack, *waiting.values()]
+                    waiting.clear()
+                    pool.stop()
+                    pool.join()
+                    pool = _pool(jobs, memory)
+                    for again in left:
+                        submit(again)
+                    break
+                else:
+                    false_starts = 0
+                    if isinstance(outcome, str):
+                        raise InvalidInput(outcome)
+                    yield outcome
         finished = True
     finally:
         if finished:
@@ -84,27 +119,71 @@ def run_in_workers(
         pool.join()
 
 
+def _pool(jobs: int, memory: float | None) -> Any:
+    from pebble import ProcessPool
+
+    context = multiprocessing.get_context("spawn")
+    return ProcessPool(max_workers=jobs, initializer=_start_worker, initargs=(memory,), context=context)
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes and threads that are started inside do not hear Ctrl-C, from their first instant on: it is ours."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which would lift the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker(memory: float | None) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    import torch  # noqa: PLC0415
+    import torch
 
     torch.set_num_threads(1)
+    registry()  # now, and not within the time limit of the first pack
     if memory is not None:
-        import resource  # noqa: PLC0415
+        import resource
 
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
         limit = int(memory * 2**30)
+        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def _work(dumps: list[dict[str, Any]], folder: str) -> Done:
-    pack = tuple(Trial.model_validate(dump) for dump in dumps)
-    return _keep(run_pack(pack, registry()), pack, _store(folder), registry())
+def _work(dumps: list[dict[str, Any]], folder: str) -> Done | str:
+    """A sentence instead of an exception: not every exception survives the way to another process."""
+    try:
+        pack = tuple(Trial.model_validate(dump) for dump in dumps)
+        plugins = registry()
+        for named, entry, version in (
+            (pack[0].algorithm, plugins.algorithm(pack[0].algorithm.name), pack[0].plugin_version),
+            (pack[0].problem, plugins.problem(pack[0].problem.name), pack[0].problem_plugin_version),
+        ):
+            if version and entry.version != version:
+                return f"{named.name} was changed while it was being run; run the same command again"
+        return _keep(_run(pack, plugins), pack, Store(folder), plugins)
+    except BilevelbenchError as error:
+        return str(error)
+    except Exception as error:
+        return f"a worker process failed outside of any trial: {type(error).__name__}: {error}"
 
 
-@cache
-def _store(folder: str) -> Store:
-    """One for each worker: opening a store looks through its folder."""
-    return Store(folder)
+def _run(pack: Pack, plugins: Registry) -> PackResult:
+    """`run_pack`, with a row also for what no runner can catch: a method that calls sys.exit, or cannot be packed."""
+    try:
+        return run_pack(pack, plugins)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if len(pack) == 1:
+            return _row(pack[0], "error", f"could not be run: {type(error).__name__}: {error}".rstrip(": "))
+        result = _run(pack[: len(pack) // 2], plugins)
+        result.extend(_run(pack[len(pack) // 2 :], plugins))
+        return result
 
 
 def _keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Done:
@@ -120,17 +199,22 @@ def _keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Do
     best: dict[str, tuple[str, float]] = {}
     for row in result.runs:
         value = row.get("best_grad_phi", float("nan"))
-        if value == value and value < best.get(row["problem"], ("", float("inf")))[1]:
-            best[row["problem"]] = row["algorithm"], value
+        if value < best.get(row["problem"], ("", float("inf")))[1]:
+            best[row["problem"]] = row["label"] or row["algorithm"], value
     return Done(len(pack), tuple(row["status"] for row in result.runs), best)
 
 
 def _commits(trial: Trial, plugins: Registry) -> dict[str, str | None]:
-    import inspect  # noqa: PLC0415
-
     classes: list[type] = [plugins.algorithm(trial.algorithm.name).value, plugins.problem(trial.problem.name).value]
     names = (trial.algorithm.name, trial.problem.name)
-    return {name: plugin_commit(inspect.getfile(cls)) for name, cls in zip(names, classes, strict=True)}
+    return {name: _commit(cls) for name, cls in zip(names, classes, strict=True)}
+
+
+def _commit(cls: type) -> str | None:
+    try:
+        return plugin_commit(inspect.getfile(cls))
+    except (OSError, TypeError):  # a class that was typed in, not read from a file
+        return None
 
 
 def _limit(pack: Pack, grace: float) -> float | None:
@@ -141,19 +225,33 @@ def _limit(pack: Pack, grace: float) -> float | None:
 
 def _lost(trial: Trial, error: BaseException) -> PackResult:
     if isinstance(error, TimeoutError):
-        status, message = "timeout", f"hung: no answer within the limit for {trial.budget.seconds:g} seconds of steps; killed"
-    else:
-        code = getattr(error, "exitcode", None)
-        status, message = "error", f"its worker process died ({_cause(code)}), most often for want of memory"
+        limit = f"{trial.budget.seconds:g} seconds of steps" if trial.budget.seconds else "its time"
+        return _row(
+            trial, "timeout", f"hung: gave no answer long after {limit} were over; its worker process was killed"
+        )
+    return _row(trial, "error", f"its worker process {_cause(getattr(error, 'exitcode', None))}")
+
+
+def _row(trial: Trial, status: str, message: str) -> PackResult:
     return PackResult(runs=[Lane(trial, trial.algorithm.params).run_row(status, message, steps=0)])
 
 
 def _cause(code: int | None) -> str:
     if code is None:
-        return "cause unknown"
-    if code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"
+        return "died, nobody knows why"
+    if code >= 0:
+        return f"ended with exit code {code} in the middle of the trial: the method or the problem ended it"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = str(-code)
+    hint = ", most often for want of memory" if name == "SIGKILL" else ""
+    return f"was killed by signal {name} in the middle of the trial{hint}"
+
+
+def _no_workers(memory: float | None) -> str:
+    way_out = f"give more than --memory {memory:g}, or " if memory is not None else ""
+    return f"worker processes die before they can take a trial; {way_out}run in one process with --jobs 0 to see why"
 
 
 def default_jobs() -> int:
@@ -161,6 +259,3 @@ def default_jobs() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
         return os.cpu_count() or 1
-
-
-Progress = Callable[[Done], None]

@@ -6,14 +6,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
+import numpy as np
 import torch
 from pydantic import BaseModel
 from torch import Tensor
 
 T = TypeVar("T")
+
+# MKL rounds a row by its place among the others for some shapes (a (L, 20) @ (20, 5) in float64), unless asked not to.
+# It reads this at its first product, so this has to be imported before; it costs nothing that could be measured.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 #: A matrix product rounds a row differently with the number of rows; widths that are a multiple of this
 #: do not, so a padded pack gives each lane the bits that it has alone (tests/test_lanes.py).
@@ -57,14 +63,16 @@ def take(value: Any, lanes: Tensor) -> Any:
         return value if value.dim() < 2 else value.index_select(-2, lanes)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if hasattr(value, "take"):
+    if hasattr(value, "take") and not isinstance(value, (np.ndarray, np.generic)):  # an array's `take` knows no lanes
         return value.take(lanes)
     if isinstance(value, tuple):
-        return tuple(take(item, lanes) for item in value)
+        items = [take(item, lanes) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, BaseModel):
         return type(value).model_construct(**{k: take(getattr(value, k), lanes) for k in type(value).model_fields})
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.replace(value, **{f.name: take(getattr(value, f.name), lanes) for f in dataclasses.fields(value)})
+        names = [field.name for field in dataclasses.fields(value)]
+        return dataclasses.replace(value, **{name: take(getattr(value, name), lanes) for name in names})
     raise TypeError(
         f"a state may hold tensors, numbers, tuples and objects with `take(lanes)`, not {type(value).__name__}; "
         "turn it into a tensor whose second last axis is the lane"

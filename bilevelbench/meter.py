@@ -1,7 +1,8 @@
 """The meter: calls and samples of each lane, by query; masks; budgets.
 
-The usual case is a pack in lockstep with every lane on and an exact query at one point. Then a charge is two additions of
-Python numbers, which the oracle makes itself (`Oracle._query`); only a change of the mask moves them into the lanes' books.
+The usual case is a pack in lockstep with every lane on and an exact query at one point. Then a charge is two additions
+of Python numbers, which the oracle makes itself (`Oracle._query`); only a change of the mask moves them into the lanes'
+books.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Meter:
         self._unusual_samples[query] += cost
 
     def refuse(self, cost: float) -> None:
-        """Some lane cannot pay `cost`, which is already in `due`. Such lanes become ghosts; all ghosts: the step ends."""
+        """Some lane cannot pay `cost`, already in `due`. Such lanes become ghosts; all ghosts: the step ends."""
         self.due -= cost
         self._refuse(np.full(len(self.budgets), float(cost)))
         self.due += cost

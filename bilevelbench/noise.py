@@ -19,7 +19,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class Additive:
-    """Gaussian noise on each block: E|noise|^2 = sigma^2 for one sample, sigma^2/B for the mean of B, which is one draw.
+    """Gaussian noise on each block: E|noise|^2 = sigma^2 for one sample, sigma^2/B for the mean of B, a single draw.
 
     Second order: H + sigma_h s I and J + sigma_h s' E with scalar normals s, s' and E the rectangular identity.
     """
@@ -55,7 +55,7 @@ Noise = Exact | Additive | FiniteSum
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a mini-batch and their weights, both (*points, L, B): the function is `sum_b weight_b loss(index_b)`."""
+    """The rows of a mini-batch and their weights, both (*points, L, B): f is `sum_b weight_b loss(index_b)`."""
 
     index: Tensor
     weight: Tensor

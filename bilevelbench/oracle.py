@@ -33,12 +33,12 @@ class ProductQuery(Protocol):
 
 
 class _Frame:
-    """Where a draw happens: a loop's number in its parent, the present index, and how many draws and loops it has seen."""
+    """Where a draw happens: a loop's number in its parent, the present index, how many draws and loops it has seen."""
 
-    __slots__ = ("bound", "index", "number", "seen")
+    __slots__ = ("bound", "index", "number", "per_lane", "seen")
 
-    def __init__(self, number: int, bound: int) -> None:
-        self.number, self.bound, self.index, self.seen = number, bound, 0, 0
+    def __init__(self, number: int, bound: int, per_lane: bool = False) -> None:
+        self.number, self.bound, self.per_lane, self.index, self.seen = number, bound, per_lane, 0, 0
 
 
 class Oracle:
@@ -61,7 +61,8 @@ class Oracle:
         self.L, self.dx, self.dy = len(seeds), instance.dx, instance.dy
         self.dtype, self.device = instance.x0.dtype, instance.x0.device
         self.n_f, self.n_g = instance.noise.n_f, instance.noise.n_g
-        whole = {query: self.n_f if query in ("grad_f", "grad_f_x", "grad_f_y", "value_f") else self.n_g for query in QUERIES}
+        of_f = ("grad_f", "grad_f_x", "grad_f_y", "value_f")
+        whole = {query: self.n_f if query in of_f else self.n_g for query in QUERIES}
         self.meter = Meter(whole, budgets or [float("inf")] * self.L, real or [True] * self.L)
         self.network = network or Network()
         self._draws = Draws(seeds)
@@ -152,8 +153,10 @@ class Oracle:
             out = self._sampler.add_noise(query, out, arguments, xi, self._draws)
         return self._masked(out)
 
-    def _evaluate(self, function: Callable[..., Any], arguments: tuple[Tensor, ...], rows: tuple[Any, ...], points: int) -> Any:
-        if points == 1 and all(a.dim() == 2 for a in arguments) or self._instance.points == "stack":
+    def _evaluate(
+        self, function: Callable[..., Any], arguments: tuple[Tensor, ...], rows: tuple[Any, ...], points: int
+    ) -> Any:
+        if self._instance.points == "stack" or all(a.dim() == 2 for a in arguments):
             return function(*arguments, *rows)
         shape = torch.broadcast_shapes(*(a.shape[:-2] for a in arguments))
         flat = [a.expand(*shape, *a.shape[-2:]).reshape(-1, *a.shape[-2:]) for a in arguments]
@@ -203,8 +206,8 @@ class Oracle:
         return self._sampler.blocks("g", size, self.L)
 
     def _sample(self, level: Literal["f", "g"], size: int | Tensor, points: int | None, order: Order) -> Sample:
-        if order == "epoch" and self.meter.mask is not None:
-            raise InvalidInput('order="epoch" inside a loop of per-lane length: lanes would lose step with their passes')
+        if order == "epoch" and (self.meter.mask is not None or any(frame.per_lane for frame in self._frames)):
+            raise InvalidInput('order="epoch" in a loop of per-lane length: lanes would lose step with their passes')
         place, indices, longest = self._address()
         return self._sampler.draw(level, size, points, order, place, indices, longest, self._draws)
 
@@ -216,7 +219,8 @@ class Oracle:
 
     def uniform(self, *shape: int) -> Tensor:
         """Uniforms in (0, 1): `uniform(*points, d)` is (*points, L, d)."""
-        return self._draw(self._draws.uniform, shape)
+        made = self._draw(self._draws.uniform, shape)
+        return made if self.dtype == torch.float64 else made.clamp(max=1 - torch.finfo(self.dtype).eps / 2)
 
     def _draw(self, law: Callable[..., Any], shape: tuple[int, ...]) -> Tensor:
         if not shape or min(shape) < 1:
@@ -235,13 +239,13 @@ class Oracle:
     # ------------------------------------------------------------------------------------------------ loops and masks
 
     def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
-        """`for on in oracle.repeat(K)`: K times, K an int or an (L, 1) tensor; `on` is True, or the lanes still at it."""
+        """`for on in oracle.repeat(K)`: K times, an int or an (L, 1) tensor; `on` is True, or the lanes still at it."""
         outer = self.meter.mask
         low, high = (times, times) if isinstance(times, int) else self._bounds(times)
         here = self._frames[-1]
         here.seen += 1
         depth = len(self._frames)
-        frame = _Frame(here.seen, max(high, 1))
+        frame = _Frame(here.seen, max(high, 1), not isinstance(times, int))
         self._frames.append(frame)
         try:
             for index in range(high):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
@@ -11,11 +12,12 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from bilevelbench.api import run_trials
-from bilevelbench.executor import Done, Progress as Report, default_jobs
+from bilevelbench.executor import Done, default_jobs
+from bilevelbench.executor import Progress as Report
 from bilevelbench.pack import plan
 from bilevelbench.registry import Registry
 from bilevelbench.report.page import write_page
@@ -23,6 +25,8 @@ from bilevelbench.report.tables import readable, summary
 from bilevelbench.results import Results
 from bilevelbench.store import Store
 from bilevelbench.trial import Trial
+
+LINE = Column(no_wrap=True, overflow="ellipsis")
 
 
 def run_with_progress(
@@ -36,30 +40,63 @@ def run_with_progress(
 ) -> Results:
     """Run what is missing in `out`, then print the table and say where the page is."""
     store = Store(out)
-    console = Console(width=None if sys.stdout.isatty() else 160)  # a log file is as wide as the table
-    done = store.done()
-    for problem in store.problems:
-        console.print(Text(f"warning: {problem}"))
-    missing = [trial for trial in trials if trial.id not in done]
-    packs = len(missing) if timed else len(plan(missing, plugins))
-    workers = 1 if timed else min(default_jobs() if jobs is None else jobs, max(packs, 1))
-    told = f"{len(trials)} trials"
-    if len(missing) < len(trials):
-        told += f", {len(trials) - len(missing)} of them stored already"
-    console.print(f"{told}; {len(missing)} to run in {packs} packs, {workers or 'no'} worker processes -> {out}", highlight=False)
-    with _reporter(console, len(missing)) as report:
-        results = run_trials(trials, store, plugins, workers, report, memory, alone=timed)
+    console = terminal()
     wanted = {trial.id for trial in trials}
+    results = _run_missing(console, store, trials, plugins, jobs, memory, timed)
+    if not wanted <= set(results.runs["trial_id"]):
+        # A table that is damaged inside is only found when it is read; it is known now, and its trials run again.
+        results = _run_missing(console, store, trials, plugins, jobs, memory, timed)
     chosen = Results(
         results.runs[results.runs["trial_id"].isin(wanted)],
         results.curve[results.curve["trial_id"].isin(wanted)],
         results.records,
+        results.problems,
     )
     print_table(console, chosen)
     page = write_page(chosen, out / "index.html", command)
-    console.print(f"tables: {out / 'runs.parquet'}, {out / 'curve.parquet'}", highlight=False, soft_wrap=True)
-    console.print(f"page: {page.resolve()}", highlight=False, soft_wrap=True)
+    say(console, f"tables: {out / 'runs.parquet'}, {out / 'curve.parquet'}")
+    say(console, f"page: {page.resolve()}")
     return chosen
+
+
+def terminal() -> Console:
+    """As wide as the terminal, or as COLUMNS says; a log file is as wide as the table."""
+    free = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return Console(width=None if free else 160)
+
+
+def say(console: Console, text: str) -> None:
+    """One line, however long, exactly as it is."""
+    console.print(Text(text), soft_wrap=True)
+
+
+def _run_missing(
+    console: Console,
+    store: Store,
+    trials: Sequence[Trial],
+    plugins: Registry,
+    jobs: int | None,
+    memory: float | None,
+    timed: bool,
+) -> Results:
+    done = store.done()
+    for problem in store.problems:
+        say(console, f"warning: {problem}")
+    missing = [trial for trial in trials if trial.id not in done]
+    packs = len(missing) if timed else len(plan(missing, plugins))
+    workers = 1 if timed else min(default_jobs() if jobs is None else jobs, packs)
+    told = _count(len(trials), "trial")
+    if len(missing) < len(trials):
+        told += f", {len(trials) - len(missing)} of them stored already"
+    where = _count(workers, "worker process", "es") if workers else "this process"
+    told += f"; {len(missing)} to run in {_count(packs, 'pack')}, in {where}" if missing else "; nothing to run"
+    say(console, f"{told} -> {store.folder}")
+    with _reporter(console, len(missing)) as report:
+        return run_trials(trials, store, plugins, workers, report, memory, alone=timed)
+
+
+def _count(n: int, thing: str, plural: str = "s") -> str:
+    return f"{n} {thing}{'' if n == 1 else plural}"
 
 
 @contextmanager
@@ -68,24 +105,24 @@ def _reporter(console: Console, total: int) -> Iterator[Report]:
     best: dict[str, tuple[str, float]] = {}
 
     def note(done: Done) -> str:
+        """How trials ended so far, and the best method on the problem that was just run."""
         statuses.update(done.statuses)
+        text = ", ".join(f"{n} {s}" for s, n in sorted(statuses.items()))
         for problem, seen in done.best.items():
-            if seen[1] < best.get(problem, ("", float("inf")))[1]:
-                best[problem] = seen
-        return ", ".join(f"{n} {s}" for s, n in sorted(statuses.items()))
+            best[problem] = min(seen, best.get(problem, seen), key=lambda pair: pair[1])
+            text += f"; best on {problem}: {best[problem][0]}, {best[problem][1]:.1e}"
+        return text
 
     if console.is_terminal:
         columns = (
-            TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[now]}", markup=False),
+            TextColumn("trials"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(),
+            TimeRemainingColumn(), TextColumn("{task.fields[now]}", markup=False, table_column=LINE),
         )  # fmt: skip
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task("", total=total, now="starting")
 
             def live(done: Done) -> None:
-                text = note(done)
-                leader = "; ".join(f"{p}: {m} {v:.1e}" for p, (m, v) in best.items())
-                bar.update(task, advance=done.trials, now=f"{text}  best {leader}")
+                bar.update(task, advance=done.trials, now=note(done))
 
             yield live
         return
@@ -94,22 +131,46 @@ def _reporter(console: Console, total: int) -> Iterator[Report]:
     def plain(done: Done) -> None:
         nonlocal finished
         finished += done.trials
-        console.print(f"{finished}/{total} trials, {time.monotonic() - began:.0f} s: {note(done)}", highlight=False)
+        say(console, f"{finished}/{total} trials, {time.monotonic() - began:.0f} s: {note(done)}")
 
     yield plain
 
 
 def print_table(console: Console, results: Results) -> None:
-    """One table a problem, best method first."""
+    """One table a problem, best method first. Numbers are never broken; a method's name only at its commas."""
     people = readable(summary(results))
+    columns = [c for c in people.columns if c != "problem" and (c != "trials" or console.width >= 100)]
     for problem, rows in people.groupby("problem", sort=False):
+        rest = sum(2 + max(_width(_header(c)), *map(_width, rows[c].astype(str))) for c in columns[1:-1])
+        ended = min(24, max(map(len, rows["ended"])))
+        room = max(16, console.width - rest - ended - 2)
         table = Table(title=Text(str(problem)), title_justify="left", box=None, pad_edge=False)
-        columns = [c for c in people.columns if c != "problem"]
         for column in columns:
-            table.add_column(Text(column), justify="left" if column in ("method", "ended") else "right", overflow="fold")
+            words = column in ("method", "ended")
+            table.add_column(
+                Text(_header(column)), justify="left" if words else "right", no_wrap=column != "ended", vertical="top",
+                overflow="fold",
+            )  # fmt: skip
         for row in rows[columns].itertuples(index=False):
-            table.add_row(*(Text(str(value)) for value in row))
+            method, *others = map(str, row)
+            table.add_row(Text(_at_commas(method, room)), *(Text(value) for value in others))
         console.print(table)
         console.print()
 
 
+def _header(column: str) -> str:
+    return column.replace("cost to ", "cost to\n").replace("|grad phi|", "|grad\nphi|").replace("HVP + ", "HVP +\n")
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.splitlines()), default=0)
+
+
+def _at_commas(text: str, room: int) -> str:
+    """The same text on lines of at most `room`, if it has commas enough."""
+    lines = [""]
+    for part in text.replace(",", ",\0").split("\0"):
+        if lines[-1] and len(lines[-1]) + len(part) > room:
+            lines.append("  ")
+        lines[-1] += part
+    return "\n".join(lines)

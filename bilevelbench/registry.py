@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Literal, TypeVar
@@ -63,21 +63,42 @@ class Registry:
     @classmethod
     def from_entry_points(cls, points: Iterable[EntryPoint] | None = None) -> Registry:
         registry = cls()
-        found = list(entry_points(group=GROUP) if points is None else points)
+        found = registry._installed() if points is None else list(points)
         for point in sorted(found, key=_order):
             distribution, version = _distribution(point)
             try:
                 module = point.load()
+            except KeyboardInterrupt:
+                raise
             except BaseException as error:  # a plugin may raise anything, even SystemExit, when imported
-                if isinstance(error, KeyboardInterrupt):
-                    raise
                 registry.failures.append(Failure(distribution, f"failed to import {point.value}: {_reason(error)}"))
                 continue
             registry.add_module(module, distribution, version)
         return registry
 
+    def _installed(self) -> list[EntryPoint]:
+        try:
+            return list(entry_points(group=GROUP))
+        except Exception:  # one distribution's broken metadata: find out whose
+            return self._one_by_one()
+
+    def _one_by_one(self) -> list[EntryPoint]:
+        found: dict[str, list[EntryPoint]] = {}
+        for distribution in distributions():
+            try:
+                name = distribution.name
+                if name not in found:  # the first on the path wins
+                    found[name] = list(distribution.entry_points.select(group=GROUP))
+            except Exception as error:
+                where = getattr(distribution, "_path", "a distribution")
+                self.failures.append(
+                    Failure(str(where), f"its metadata cannot be read: {_reason(error)}; install it again")
+                )
+        return [point for points in found.values() for point in points]
+
     def add_module(self, module: ModuleType, plugin: str, version: str) -> None:
         """Everything that one plugin module offers through its hooks."""
+        before = len(self.failures)
         manager = pluggy.PluginManager(GROUP)
         manager.add_hookspecs(hookspecs)
         try:
@@ -93,14 +114,17 @@ class Registry:
         ):
             try:
                 offered = [item for group in hook() for item in group]
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 self.failures.append(Failure(plugin, f"its hook for {kind}s failed: {_reason(error)}"))
                 continue
             for item in offered:
                 offers = True
                 self._add(kind, item, plugin, version, table)
-        if not offers and not any(failure.plugin == plugin for failure in self.failures):
-            self.failures.append(Failure(plugin, f"{module.__name__} offers nothing; does it define a @hookimpl function?"))
+        if not offers and len(self.failures) == before:
+            name = getattr(module, "__name__", repr(module))
+            self.failures.append(Failure(plugin, f"{name} offers nothing; does it define a @hookimpl function?"))
 
     def _add(self, kind: str, item: Any, plugin: str, version: str, table: dict[str, Entry[Any]]) -> None:
         wrong = f"{item!r} is no suite file" if kind == "suite" and not isinstance(item, Path) else None
@@ -131,7 +155,7 @@ class Registry:
         if name.endswith(".toml"):
             path = Path(name)
             if not path.is_file():
-                raise InvalidInput(f"suite file {name!r} does not exist")
+                raise InvalidInput(f"suite file {name!r} does not exist; check the path")
             return path
         if name not in self.suites:
             raise UnknownName("suite", name, self.suites, self._hint())
@@ -145,18 +169,23 @@ class Registry:
         return table[name]
 
     def _hint(self) -> str:
+        """A name may be unknown because its plugin was left out."""
         return f" ({'; '.join(map(str, self.failures))})" if self.failures else ""
 
 
-def _wrong_class(item: Any, base: type) -> str | None:
+def _wrong_class(item: Any, base: type[Any]) -> str | None:
     if not (inspect.isclass(item) and issubclass(item, base)):
         return f"{item!r} is no subclass of {base.__name__}"
-    if not isinstance(getattr(item, "name", None), str) or not item.name:
-        return f"class {item.__name__} has no `name`"
-    if any(c in item.name for c in "[]=,:/\\ \t\n"):
-        return f"{item.name!r} is no good name: it may not hold blanks or any of []=,:/\\"
-    if issubclass(item, Algorithm) and not isinstance(getattr(item, "uses", None), frozenset):
-        return f"class {item.__name__} declares no `uses = frozenset({{...}})`"
+    cls: Any = item
+    if not isinstance(getattr(cls, "name", None), str) or not cls.name:
+        return f'class {cls.__name__} has no `name`; give it one: name = "..."'
+    if not cls.name.isprintable() or any(c in cls.name for c in "[]=,:/\\ "):
+        return f"{cls.name!r} is no good name: it may not hold blanks or any of []=,:/\\"
+    lacking = sorted(getattr(cls, "__abstractmethods__", ()))
+    if lacking:
+        return f"class {cls.__name__} has no {' and no '.join(f'`{name}`' for name in lacking)}"
+    if issubclass(cls, Algorithm) and not isinstance(getattr(cls, "uses", None), frozenset):
+        return f"class {cls.__name__} declares no `uses = frozenset({{...}})`"
     return None
 
 
@@ -166,7 +195,12 @@ def _order(point: EntryPoint) -> tuple[bool, str, str]:
 
 
 def _distribution(point: EntryPoint) -> tuple[str, str]:
-    return (point.dist.name, point.dist.version) if point.dist is not None else (point.name, "unknown")
+    try:
+        if point.dist is not None:
+            return point.dist.name or point.name, point.dist.version or "unknown"
+    except Exception:  # metadata without a name or a version
+        pass
+    return point.name, "unknown"
 
 
 def _reason(error: BaseException) -> str:
@@ -182,7 +216,7 @@ def _from_file(kind: Kind, name: str, base: type) -> Entry[Any]:
     file, colon, wanted = name.rpartition(":") if ".py:" in name else (name, "", "")
     path = Path(file).resolve()
     if not path.is_file():
-        raise InvalidInput(f"{kind} file {file!r} does not exist")
+        raise InvalidInput(f"{kind} file {file!r} does not exist; check the path")
     module = _load(path)
     classes = {
         c.__name__: c
@@ -201,7 +235,7 @@ def _from_file(kind: Kind, name: str, base: type) -> Entry[Any]:
     wrong = _wrong_class(chosen, base)
     if wrong:
         raise InvalidInput(f"{file}: {wrong}")
-    return Entry(chosen, str(path), hashlib.sha256(path.read_bytes()).hexdigest()[:12])
+    return Entry(chosen, path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:12])
 
 
 @cache
@@ -213,13 +247,20 @@ def _load_version(path: Path, digest: str) -> ModuleType:
     sys.modules[module.__name__] = module  # dataclasses and pydantic look their module up by name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InvalidInput(f"{path} failed to load: {_reason(error)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        del sys.modules[module.__name__]
+        raise InvalidInput(f"{path} failed to load: {_reason(error)}; mend the file") from error
     return module
 
 
 def _load(path: Path) -> ModuleType:
-    return _load_version(path, hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12])
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+    return _load_version(path, hashlib.sha256(str(path).encode() + content).hexdigest()[:12])
 
 
 def make(entry: Entry[type[Any]], params: dict[str, Any]) -> Any:
@@ -233,6 +274,8 @@ def make(entry: Entry[type[Any]], params: dict[str, Any]) -> Any:
         return cls.model_validate(params)
     except ValidationError as error:
         raise InvalidInput(f"{name}: {faults(error)}") from None
+    except Exception as error:  # a validator of the plugin's own
+        raise InvalidInput(f"{name}: cannot be made from {params}: {_reason(error)}") from error
 
 
 def faults(error: ValidationError) -> str:
@@ -247,4 +290,3 @@ def faults(error: ValidationError) -> str:
 def registry() -> Registry:
     """The one of this process, made when first asked for."""
     return Registry.from_entry_points()
-

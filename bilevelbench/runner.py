@@ -117,6 +117,7 @@ class PackRun:
         self.last = self.answer = instance.x0, instance.y0  # of the lanes that ended last
         self.kept: tuple[Tensor, Tensor] | None = None  # the random iterate, if that is the answer
         self.grad_sum = torch.zeros(len(order), 1, dtype=torch.float64)
+        self._reservoir: Draws | None = None
         self._may_stop = type(algorithm).stopped is not Algorithm.stopped
 
     # ------------------------------------------------------------------------------------------------ the loop
@@ -140,31 +141,37 @@ class PackRun:
         instance, oracle = self.instance, self.oracle
         x0 = instance.x0.expand(oracle.L, instance.dx).clone()
         y0 = instance.y0.expand(oracle.L, instance.dy).clone()
+        refused = "budget", "the budget does not cover `init`"
         if not self._timed(lambda: self.algorithm.init(x0, y0, oracle), 0):
-            self.state = None
-            self._finish({i: ("budget", "the budget does not cover `init`") for i in range(len(self.lanes))}, None, False)
+            self._finish(dict.fromkeys(range(len(self.lanes)), refused), None)
             return
+        if ghosts := self._ghosts():
+            self._finish(dict.fromkeys(ghosts, refused), None)
+            self._leave(ghosts, self.state)
         self._look(range(len(self.lanes)))
         self._leave_if_done()
         while self.lanes:
-            before = self.state
+            before, noted = self.state, (self.grad_sum, self.kept)
             if self.algorithm.reports == "random" or self.schedule.mean:
                 self._note_point()
             fitted = self._timed(lambda: self.algorithm.step(before, oracle), self.step + 1)
             self.width += len(self.lanes)
+            if ghosts := self._ghosts():  # their step is undone: state, and what was noted of the point before it
+                now = self.grad_sum, self.kept
+                self.grad_sum, self.kept = noted
+                self._finish({i: self._spent(i) for i in ghosts}, before)
+                self.grad_sum, self.kept = now
             if not fitted:
-                self._finish({i: self._spent(i) for i in range(len(self.lanes))}, before)
                 return
             self.step += 1
-            if oracle.meter.has_ghosts:
-                ghosts = [i for i in range(len(self.lanes)) if oracle.meter.ghost[i]]
-                after, self.state = self.state, before
-                self.step -= 1
-                self._finish({i: self._spent(i) for i in ghosts}, before)
-                self.step += 1
-                self._leave(ghosts, after)
-            if self.lanes:
-                self._check()
+            if ghosts:
+                self._leave(ghosts, self.state)
+            self._check()
+
+    def _ghosts(self) -> list[int]:
+        """Lanes that met a call which their budget does not cover."""
+        meter = self.oracle.meter
+        return [i for i in range(len(self.lanes)) if meter.ghost[i]] if meter.has_ghosts else []
 
     def _timed(self, work: Callable[[], Any], step: int) -> bool:
         """Make a step; False if no lane's budget covers it."""
@@ -250,15 +257,12 @@ class PackRun:
             with self.instance.uncounted():
                 self.grad_sum = self.grad_sum + norm(self.evaluator.grad_phi(x, y)).double()
         if self.algorithm.reports == "random":
-            u = self._reservoir().uniform("answer", (), (self.step,), 1, 32)[0]
+            if self._reservoir is None:
+                self._reservoir = Draws(self.oracle.seeds)
+            u = self._reservoir.uniform("answer", (), (self.step,), 1, 32)[0]
             new = torch.from_numpy(u * (self.step + 1) < 1).reshape(-1, 1)
             old = self.kept or (x, y)
             self.kept = keep(new, x, old[0]), keep(new, y, old[1])
-
-    def _reservoir(self) -> Draws:
-        if getattr(self, "_answers", None) is None or len(self._answers.seeds) != self.oracle.L:
-            self._answers = Draws([int(seed) for seed in self.oracle.seeds])
-        return self._answers
 
     # ------------------------------------------------------------------------------------------------ ending
 
@@ -271,8 +275,7 @@ class PackRun:
 
     def _drop_diverged(self, which: Sequence[int] | range) -> list[int]:
         """The lanes that go on, by their new places; the others end as `diverged`."""
-        x, y = self.algorithm.point(self.state)
-        finite = (torch.isfinite(x).all(-1) & torch.isfinite(y).all(-1)).tolist()
+        finite = self._finite(self.state)
         gone = [i for i in which if not finite[i]]
         stay = [i for i in which if finite[i]]
         if gone:
@@ -281,10 +284,17 @@ class PackRun:
             return [left.index(i) for i in stay]
         return stay
 
+    def _finite(self, state: Any) -> list[bool]:
+        x, y = self.algorithm.point(state)
+        return (torch.isfinite(x).all(-1) & torch.isfinite(y).all(-1)).tolist()  # type: ignore[no-any-return]
+
     def _divergence(self, i: int) -> str:
         params = {k: v for k, v in self.lanes[i].params.items() if isinstance(v, float)}
         settings = ", ".join(f"{k}={v:g}" for k, v in params.items())
         return f"x or y is not finite at step {self.step}; try smaller steps ({settings})"
+
+    def _success(self, i: int) -> str:
+        return f"|grad phi| <= {min(self.lanes[i].trial.targets):g} at step {self.step}"
 
     def _spent(self, i: int) -> tuple[str, str]:
         self.oracle.meter.flush()
@@ -296,7 +306,7 @@ class PackRun:
         for i, lane in enumerate(self.lanes):
             budget = lane.trial.budget
             if lane.has_reached_all:
-                over[i] = "target", f"|grad phi| <= {min(lane.trial.targets):g} at step {self.step}"
+                over[i] = "target", self._success(i)
             elif budget.steps is not None and self.step >= budget.steps:
                 over[i] = "budget", f"made its {self.step} steps"
             elif budget.seconds is not None and self.seconds >= budget.seconds:
@@ -325,11 +335,24 @@ class PackRun:
         ends: list[dict[str, Any]] = [{} for _ in which]
         if evaluate and state is not None:
             ends = self._end_values(which, state)
+            over = self._judged(over, state)
         for end, i in zip(ends, which, strict=True):
             status, message = over[i]
             counts = {name: float(column[i]) for name, column in columns.items()}
             self.result.runs.append(self.lanes[i].run_row(status, message, **shared, **counts, **end))
             self.result.curve += self.lanes[i].curve
+
+    def _judged(self, over: dict[int, tuple[str, str]], state: Any) -> dict[int, tuple[str, str]]:
+        """What the last evaluation says goes first: a trial that ran out may have met its target there, or be lost."""
+        finite, out = self._finite(state), {}
+        for i, (status, message) in over.items():
+            if not finite[i]:
+                out[i] = "diverged", self._divergence(i)
+            elif self.lanes[i].has_reached_all and status in ("budget", "timeout"):
+                out[i] = "target", self._success(i)
+            else:
+                out[i] = status, message
+        return out
 
     def _end_values(self, which: list[int], state: Any) -> list[dict[str, Any]]:
         x, y = self.algorithm.point(state)
@@ -381,6 +404,7 @@ class PackRun:
         self.evaluator = Evaluator(self.instance, self.schedule.eigenvalue)
         self.grad_sum = take(self.grad_sum, index)
         self.kept = take(self.kept, index)
+        self._reservoir = None
         self._remember_loops()
 
     def _remember_loops(self) -> None:

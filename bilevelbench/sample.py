@@ -41,6 +41,11 @@ class Table:
     """Memory of SAGA: the last value of a quantity on each block, (blocks, L, d), and their mean."""
 
     rows: Tensor
+    mean: Tensor = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.mean is None:  # over the last axis: a sum over the first one rounds with the number of lanes
+            object.__setattr__(self, "mean", self.rows.movedim(0, -1).contiguous().mean(-1))
 
     def replace(self, block: Tensor, new: Tensor) -> tuple[Tensor, Table]:
         """`new - old + mean` with the old mean, and the table with `new` in its place."""
@@ -48,7 +53,8 @@ class Table:
         old = self.rows[block, lanes]
         rows = self.rows.clone()
         rows[block, lanes] = new
-        return new - old + self.rows.mean(0), Table(rows)
+        change = new - old
+        return change + self.mean, Table(rows, self.mean + change / len(rows))
 
     def take(self, lanes: Tensor) -> Table:
-        return Table(self.rows.index_select(-2, lanes))
+        return Table(self.rows.index_select(-2, lanes), self.mean.index_select(-2, lanes))

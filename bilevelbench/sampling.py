@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ class Sampler:
 
     def __init__(self, noise: Noise, dx: int, dy: int, dtype: torch.dtype) -> None:
         self.noise, self.dx, self.dy, self.dtype = noise, dx, dy, dtype
-        self._passed = {"f": 0, "g": 0}  # batches drawn with order="epoch": the same for all lanes
+        self._passed = {"f": (0, 0), "g": (0, 0)}  # order="epoch": the pass, and the rows taken of it, in every lane
 
     def draw(
         self,
@@ -44,7 +45,9 @@ class Sampler:
         n = self.noise.n_f if level == "f" else self.noise.n_g
         largest = size if isinstance(size, int) else int(size.max())
         if largest > n:
-            raise InvalidInput(f"a batch of {largest} of {level}, which has only {n} data; ask for at most {n}, or for no sample")
+            raise InvalidInput(
+                f"a batch of {largest} of {level}, which has only {n} data; ask for at most {n}, or for no sample"
+            )
         if order == "replacement":
             return self._with_replacement(sample, n, largest, draws)
         if not isinstance(size, int) or points is not None:
@@ -52,9 +55,9 @@ class Sampler:
         return self._epoch(sample, n, size, draws) if order == "epoch" else self._block(sample, n, size, draws)
 
     def _with_replacement(self, sample: Sample, n: int, largest: int, draws: Draws) -> Sample:
-        shape = (sample.points or 1, largest)
+        shape = (largest, sample.points or 1)  # a lane's first rows are the same whatever the largest batch of its pack
         u = draws.uniform(f"rows_{sample.level}", sample.place, sample.indices, shape[0] * shape[1], sample.longest)
-        index = torch.from_numpy(np.minimum((u * n).astype(np.int64), n - 1)).reshape(*shape, -1).movedim(-1, -2)
+        index = torch.from_numpy(np.minimum((u * n).astype(np.int64), n - 1)).reshape(*shape, -1).permute(1, 2, 0)
         if isinstance(sample.size, int):
             weight = torch.full(index.shape, 1.0 / sample.size, dtype=self.dtype)
         else:  # lanes with fewer data than the largest batch: the rest weighs nothing
@@ -62,15 +65,15 @@ class Sampler:
             weight = (on / sample.size).to(self.dtype).expand(index.shape)
         if sample.points is None:
             index, weight = index[0], weight[0]
-        return _with_rows(sample, Rows(index, weight))
+        return _with_rows(sample, Rows(index.contiguous(), weight))
 
     def _epoch(self, sample: Sample, n: int, size: int, draws: Draws) -> Sample:
-        per_pass = -(-n // size)
-        epoch, batch = divmod(self._passed[sample.level], per_pass)
-        self._passed[sample.level] += 1
+        epoch, start = self._passed[sample.level]
+        stop = min(start + size, n)
+        self._passed[sample.level] = (epoch, stop) if stop < n else (epoch + 1, 0)
         u = draws.uniform(f"epoch_{sample.level}", (), (epoch,), n, 1)
         order = torch.from_numpy(np.argsort(u, axis=0, kind="stable")).T
-        index = order[:, batch * size : (batch + 1) * size]
+        index = order[:, start:stop].contiguous()
         weight = torch.full(index.shape, 1.0 / index.shape[-1], dtype=self.dtype)
         return _with_rows(sample, Rows(index, weight), size=int(index.shape[-1]))
 
@@ -138,7 +141,7 @@ class Sampler:
         sigma = {"f": self.noise.sigma_f, "g": self.noise.sigma_g}.get(purpose[0], self.noise.sigma_h)
         points = xi.points or 1
         made = draws.normal(purpose, xi.place, xi.indices, points * width, xi.longest)
-        vector = torch.from_numpy(made).reshape(points, width, -1).movedim(-1, -2).to(self.dtype)
+        vector = torch.from_numpy(made).reshape(points, width, -1).movedim(-1, -2).to(self.dtype).contiguous()
         size = xi.size if isinstance(xi.size, int) else xi.size.to(self.dtype)
         vector = vector * (sigma / (width * size) ** 0.5)
         xi.noise[purpose] = vector = vector if xi.points is not None else vector[0]
@@ -146,10 +149,7 @@ class Sampler:
 
 
 def _with_rows(sample: Sample, rows: Rows, size: int | Tensor | None = None, block: Tensor | None = None) -> Sample:
-    return Sample(
-        sample.level, sample.size if size is None else size, sample.place, sample.indices, sample.longest, sample.points,
-        rows, block,
-    )  # fmt: skip
+    return replace(sample, size=sample.size if size is None else size, rows=rows, block=block, noise={})
 
 
 def _check_size(level: str, size: int | Tensor) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import re
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -45,13 +46,18 @@ class Budget(_Frozen):
 class Schedule(_Frozen):
     """When a trial is looked at: where its cost passes `ratio ** j`, and at its end.
 
-    `mean`: also keep the mean of |grad phi| over all points before the present one (needs a closed form); targets are
-    then held against that mean, which is the theorem's random iterate.
+    `mean`: also keep the mean of |grad phi| over all points before the present one; targets are then held against that
+    mean, which is the theorem's random iterate. `on`: hold them against another column of the curve.
     """
 
     ratio: float = Field(default=1.1, gt=1)
     mean: bool = False
     eigenvalue: bool = False
+    on: str | None = None
+
+    @property
+    def target_column(self) -> str:
+        return self.on or ("mean_grad_phi" if self.mean else "grad_phi")
 
 
 class Trial(_Frozen):
@@ -74,7 +80,7 @@ class Trial(_Frozen):
     problem_plugin_version: str = ""
     label: str = ""
 
-    @property
+    @cached_property
     def id(self) -> str:
         text = json.dumps(self.model_dump(mode="json", exclude={"label"}), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]

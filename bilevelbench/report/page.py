@@ -4,40 +4,74 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from bilevelbench.errors import StoreError
 from bilevelbench.report.figures import convergence
-from bilevelbench.report.tables import FAILED, readable, summary
+from bilevelbench.report.tables import FAILED, printable, readable, summary, titled
 from bilevelbench.results import STATUSES, Results
+
+#: So many rows of failures are on the page; the rest is counted.
+_FAILURES = 200
+#: Behind which column of the summary a cell of the readable table stands, for its exact value.
+_EXACT = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP": "second_order"}
 
 
 def write_page(results: Results, path: Path, command: str = "") -> Path:
     """Tables and figures of these results; everything that a plugin or a result says is escaped."""
     environment = Environment(loader=PackageLoader("bilevelbench.report"), autoescape=True, trim_blocks=True)
     table = summary(results)
-    people = readable(table)
-    problems = []
-    for problem in dict.fromkeys(results.runs["problem"]):
-        rows = people[table["problem"].str.partition("[")[0] == problem]
-        problems.append(
-            {
-                "name": problem,
-                "columns": list(rows.columns),
-                "rows": rows.to_numpy().tolist(),
-                "figure": Markup(convergence(results, problem)),  # our own SVG: its texts are escaped by matplotlib
-            }
-        )
-    failures = results.runs[results.runs["status"].isin(FAILED)]
+    failures = _failures(results)
     html = environment.get_template("page.html").render(
         trials=len(results.runs),
-        methods=results.runs["algorithm"].nunique(),
-        problems=problems,
-        failures=failures[["algorithm", "problem", "seed", "status", "message"]].to_dict("records"),
+        methods=table["method"].nunique(),
+        problems=[_section(results, table, title, n) for n, title in enumerate(dict.fromkeys(table["problem"]))],
+        failures=failures.head(_FAILURES).to_dict("records"),
+        hidden=len(failures) - _FAILURES,
+        failed=int(results.runs["status"].isin(FAILED).sum()),
+        unreadable=results.problems,
         meanings=STATUSES,
-        command=command,
+        command=printable(command),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    path.write_text(html, encoding="utf-8")
+    try:
+        path.write_bytes(html.encode("utf-8", "replace"))
+    except OSError as error:
+        raise StoreError(f"cannot write the page {path}: {error.strerror}; choose another file with -o") from None
     return path
+
+
+def _section(results: Results, table: pd.DataFrame, title: str, n: int) -> dict[str, Any]:
+    exact = table[table["problem"] == title]
+    people = readable(exact).drop(columns="problem")
+    cells = [
+        [(column, value, _hover(exact.iloc[i], column)) for column, value in zip(people.columns, row, strict=True)]
+        for i, row in enumerate(people.itertuples(index=False))
+    ]
+    svg = convergence(results, title, prefix=f"f{n}-")
+    return {
+        "name": title,
+        "id": f"problem-{n}",
+        "columns": list(people.columns),
+        "rows": cells,
+        "figure": Markup(svg),  # our own SVG: its texts are escaped by matplotlib
+    }
+
+
+def _hover(row: pd.Series[Any], column: str) -> str:
+    name = _EXACT.get(column, column.replace("cost to ", "cost_to_"))
+    return f"{row[name]:.10g}" if name in row and name.startswith(("cost_to_", *_EXACT.values())) else ""
+
+
+def _failures(results: Results) -> pd.DataFrame:
+    """One row for all trials that failed alike."""
+    runs = titled(results.runs[results.runs["status"].isin(FAILED)])
+    runs["message"] = runs["message"].map(printable)
+    alike = ["method", "title", "status", "message"]
+    seeds = runs.groupby(alike, sort=False)["seed"].agg(lambda s: ", ".join(map(str, sorted(set(s))[:8])))
+    counts = runs.groupby(alike, sort=False).size().rename("trials")
+    return pd.concat([seeds.rename("seeds"), counts], axis=1).reset_index()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,34 +21,30 @@ FAILED = ("diverged", "error", "invalid", "timeout")
 def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
     """Medians over trials of one method (as labelled) on one problem, best final gradient first.
 
-    The cost to an accuracy is that of the first evaluation that meets it; a trial that never does costs infinitely much,
-    so a median is infinite when half of the trials fail.
+    The cost to an accuracy is that of the first evaluation that meets it; a trial that never does costs infinitely
+    much, so a median is infinite when half of the trials fail. `reached_*` counts those that did.
     """
-    runs = results.runs
-    if runs.empty:
+    if results.runs.empty:
         raise StoreError("there are no results to report; run something first: bilevelbench run --all")
     columns = [f"cost_to_{eps:g}" for eps in accuracies]
-    costs = cost_to(results, accuracies)
-    table = runs.merge(costs, left_on="trial_id", right_index=True, how="left")
+    table = titled(results.runs).merge(cost_to(results, accuracies), left_on="trial_id", right_index=True, how="left")
     table[columns] = table[columns].fillna(np.inf)
     table["failed"] = table["status"].isin(FAILED)
-    table["grad_phi_or_inf"] = table["best_grad_phi"].fillna(np.inf)
-    table["variant"] = table["problem_params"].map(variant)
+    table["best_grad_phi"] = table["best_grad_phi"].fillna(np.inf)
     rows = []
-    for (problem, params, label, algorithm), group in table.groupby(
-        ["problem", "variant", "label", "algorithm"], sort=False, dropna=False
-    ):
+    for (problem, method, algorithm), group in table.groupby(["title", "method", "algorithm"], sort=False):
         rows.append(
             {
-                "problem": f"{problem}{params}",
-                "method": label or algorithm,
+                "problem": problem,
+                "method": method,
                 "algorithm": algorithm,
                 "trials": len(group),
                 "failed": int(group["failed"].sum()),
                 "reached_target": int((group["status"] == "target").sum()),
-                "best_grad_phi": float(group["grad_phi_or_inf"].median()),
+                "best_grad_phi": float(group["best_grad_phi"].median()),
                 "phi": float(group["phi"].median()),
                 **{name: float(group[name].median()) for name in columns},
+                **{name.replace("cost_to", "reached"): int(np.isfinite(group[name]).sum()) for name in columns},
                 "first_order": float(group["first_order"].median()),
                 "second_order": float(group["second_order"].median()),
                 "cost": float(group["cost"].median()),
@@ -57,11 +54,29 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
     return pd.DataFrame(rows).sort_values(["problem", "best_grad_phi", "method"], kind="stable", ignore_index=True)
 
 
+def titled(runs: pd.DataFrame) -> pd.DataFrame:
+    """`runs` with what a reader calls them: `title` of the problem with its parameters, `method` as labelled."""
+    return runs.assign(
+        title=(runs["problem"] + runs["problem_params"].map(variant)).map(printable),
+        method=runs["label"].where(runs["label"] != "", runs["algorithm"]).map(printable),
+    )
+
+
 def variant(problem_params: str) -> str:
     """`[dim_x=5]` for what was set beside the data: trials on several data sets are repetitions of one problem."""
-    params = {k: v for k, v in json.loads(problem_params or "{}").items() if k != "data_seed"}
-    inside = ",".join(f"{k}={v}" for k, v in params.items())
+    try:
+        params = json.loads(problem_params or "{}")
+        inside = ",".join(f"{k}={v}" for k, v in params.items() if k != "data_seed")
+    except (ValueError, AttributeError):  # a stranger's table
+        inside = problem_params
     return f"[{inside}]" if inside else ""
+
+
+def printable(text: object) -> str:
+    """Text for a terminal, a table or an SVG: on one line, without control characters."""
+    return " ".join(
+        "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in str(text)).split()
+    )
 
 
 def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
@@ -72,53 +87,59 @@ def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
     for eps in accuracies:
         met = curve[certified <= eps]
         columns[f"cost_to_{eps:g}"] = met.groupby("trial_id")["cost"].min()
-    frame = pd.DataFrame(columns)
-    return frame.reindex(results.runs["trial_id"])
+    return pd.DataFrame(columns).reindex(results.runs["trial_id"])
 
 
 def number(value: float, digits: int = 2) -> str:
-    """Two significant digits with thousands separators or a power of ten; never a bare NaN."""
-    if np.isnan(value):
+    """Two significant digits with thousands separators or a power of ten; a dash for what is not a finite number."""
+    if not math.isfinite(value):
         return "–"
-    if np.isinf(value):
-        return "not reached"
-    if value == 0:
-        return "0"
+    if abs(value) < 100 and value == int(value):
+        return f"{value:.0f}"
     if 1e-2 <= abs(value) < 1e7:
         rounded = float(f"{value:.{digits - 1}e}")
-        return f"{rounded:,.0f}" if abs(rounded) >= 10 else f"{rounded:.{digits}g}"
-    return f"{value:.{digits - 1}e}"
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded))))
+        return f"{rounded:,.{decimals}f}"
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """The summary for people: words in the header, few digits."""
-    out = pd.DataFrame(
+    """The summary for people: words in the header, few digits, and words for a cost that was not reached."""
+    accuracies = [name.removeprefix("cost_to_") for name in table.columns if name.startswith("cost_to_")]
+    costs = {
+        f"cost to {eps}": [
+            number(cost) if math.isfinite(cost) else f"{reached} of {trials}" if reached else "never"
+            for cost, reached, trials in zip(
+                table[f"cost_to_{eps}"], table[f"reached_{eps}"], table["trials"], strict=True
+            )
+        ]
+        for eps in accuracies
+    }
+    return pd.DataFrame(
         {
             "problem": table["problem"],
             "method": table["method"],
             "|grad phi|": table["best_grad_phi"].map(number),
-            **{
-                f"cost to {name.removeprefix('cost_to_')}": table[name].map(number)
-                for name in table.columns
-                if name.startswith("cost_to_")
-            },
+            **costs,
             "gradients": table["first_order"].map(number),
             "HVP + JVP": table["second_order"].map(number),
             "trials": table["trials"],
             "ended": table["statuses"],
         }
     )
-    return out
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A GitHub table; a bar or a line break in a cell is escaped."""
+    """A GitHub table; what would end a cell or start a tag is escaped."""
     frame = readable(table)
 
     def cell(value: object) -> str:
-        text = str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
-        return text.replace("<", "&lt;").replace(">", "&gt;")
+        text = printable(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        return text.replace("\\", "\\\\").replace("|", "\\|")
 
-    lines = ["| " + " | ".join(map(cell, frame.columns)) + " |", "|" + " --- |" * len(frame.columns)]
+    text_columns = ("problem", "method", "ended")
+    rule = "".join(" --- |" if column in text_columns else " ---: |" for column in frame.columns)
+    lines = ["| " + " | ".join(map(cell, frame.columns)) + " |", "|" + rule]
     lines += ["| " + " | ".join(cell(v) for v in row) + " |" for row in frame.itertuples(index=False)]
     return "\n".join(lines) + "\n"

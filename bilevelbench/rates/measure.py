@@ -1,0 +1,288 @@
+"""From a row of the suite to its trials, and from their results to a measured exponent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bilevelbench.algorithm import Algorithm
+from bilevelbench.claim import Claim
+from bilevelbench.constants import Constants
+from bilevelbench.errors import InvalidInput
+from bilevelbench.problem import Problem
+from bilevelbench.rates import predict
+from bilevelbench.rates.statistics import Fit, fit, verdict
+from bilevelbench.rates.suite import RateSuite, Row
+from bilevelbench.registry import Registry, make
+from bilevelbench.results import Results
+from bilevelbench.suite import make_trial
+from bilevelbench.trial import Budget, Schedule, Spec, Trial
+
+_RATIO = 1.01  # evaluations: one percent apart in cost
+
+
+@dataclass(frozen=True)
+class Point:
+    """One trial's place in a row: its accuracy or horizon, and its seed."""
+
+    value: float
+    seed: int
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A row of `bilevelbench rates`. `measured` is the slope of the calls, `measured_steps` that of the steps."""
+
+    table: int
+    method: str
+    label: str
+    setting: str
+    oracle: str
+    claimed: float
+    tilde: bool
+    extra: str
+    footnote: str
+    target: float
+    predicted: float | None
+    measured: float | None
+    low: float | None
+    high: float | None
+    measured_steps: float | None
+    low_steps: float | None
+    high_steps: float | None
+    log_free: float | None
+    log_free_of: str
+    second_half: float | None
+    local_slopes: list[float]
+    eps_max: float | None
+    eps_min: float | None
+    rule: str
+    seeds: int
+    verdict: str
+    unreached: list[dict[str, Any]]
+    necessity: str
+    own_notion: str
+    note: str
+    points: list[dict[str, float]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def claim_of(cls: type[Algorithm], row: Row) -> Claim:
+    for claim in cls.claims:
+        if claim.table == row.table and claim.setting == row.setting:
+            return claim
+    raise InvalidInput(f"{cls.name} claims nothing for table {row.table}, setting {row.setting!r}")
+
+
+def plan_row(row: Row, suite: RateSuite, plugins: Registry, preset: str = "rate", weakened: bool = False) -> list[Point]:
+    """A trial for each grid value and seed. A weakened row differs in the parameters that its check takes away."""
+    entry = plugins.algorithm(row.method)
+    params = {**suite.problem_params, **row.problem}
+    constants = _constants(plugins, suite.problem, params)
+    out = []
+    for value in row.grid():
+        method = _preset(entry.value, constants, value, row, preset)
+        chosen = {k: v for k, v in method.given().items() if v is not None} | row.params
+        if weakened and row.weakened is not None:
+            chosen |= row.weakened.params
+        make(entry, chosen)
+        horizon = row.rule == "horizon"
+        budget = Budget(steps=round(value)) if horizon else row.cap
+        for seed in range(suite.first_seed, suite.first_seed + row.seeds):
+            trial = make_trial(
+                plugins,
+                Spec(name=row.method, params=chosen),
+                Spec(name=suite.problem, params={**params, "data_seed": seed}),
+                seed=seed,
+                budget=budget,
+                targets=() if horizon else (value,),
+                schedule=Schedule(ratio=1e9 if horizon else _RATIO, mean=row.rule != "hit"),
+                label=row.label or row.method,
+            )
+            out.append(Point(value, seed, trial))
+    return out
+
+
+def plan_own_notion(row: Row, suite: RateSuite, plugins: Registry) -> list[Point]:
+    """The same row, stopped by the method's own notion of stationarity, which it reports as a curve column."""
+    if row.own_notion is None or row.rule == "horizon":
+        return []
+    schedule = Schedule(ratio=_RATIO, on=row.own_notion)
+    return [
+        Point(p.value, p.seed, p.trial.model_copy(update={"schedule": schedule})) for p in plan_row(row, suite, plugins)
+    ]
+
+
+def _preset(cls: type[Algorithm], constants: Constants, value: float, row: Row, preset: str) -> Algorithm:
+    if row.rule == "horizon":
+        return cls.from_horizon(constants, round(value), row.scale)
+    if preset == "theory":
+        return cls.from_theory(constants, value)
+    return cls.from_rate(constants, value, row.scale)
+
+
+def _constants(plugins: Registry, problem: str, params: dict[str, Any]) -> Constants:
+    from bilevelbench.runner import default_dtype  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    made: Problem = make(plugins.problem(problem), params)
+    with default_dtype(torch.float64):
+        constants = made.build().constants
+    constants.problem = problem
+    return constants
+
+
+def measure(
+    row: Row,
+    points: Sequence[Point],
+    weakened: Sequence[Point],
+    own: Sequence[Point],
+    results: Results,
+    plugins: Registry,
+    q: float,
+) -> Measurement:
+    cls = plugins.algorithm(row.method).value
+    claim = claim_of(cls, row)
+    horizons = row.rule == "horizon"
+    table = _table(points, results)
+    whole = [value for value in row.grid() if len(table[value]) == row.seeds and _all_reached(table[value], horizons)]
+    target = row.target if row.target is not None else claim.eps_exp * (1 + 1 / q) / 2
+    fits = {name: _fit(table, whole, name, horizons) for name in ("cost", "steps", row.log_free)}
+    free = fits[row.log_free]
+    predicted = None if horizons else _predicted(cls, points, whole, q, row.rule)
+    said = verdict(free, claim.eps_exp, target, len(whole), horizons)
+    calls, steps = fits["cost"], fits["steps"]
+    reached = [_accuracy(table[v], v, horizons) for v in whole]
+    return Measurement(
+        table=claim.table,
+        method=row.method,
+        label=row.label or row.method,
+        setting=row.setting,
+        oracle=claim.oracle,
+        claimed=claim.eps_exp,
+        tilde=claim.tilde,
+        extra=claim.extra,
+        footnote=claim.footnote,
+        target=target,
+        predicted=predicted,
+        measured=calls.slope if calls else None,
+        low=calls.low if calls else None,
+        high=calls.high if calls else None,
+        measured_steps=steps.slope if steps else None,
+        low_steps=steps.low if steps else None,
+        high_steps=steps.high if steps else None,
+        log_free=free.slope if free else None,
+        log_free_of=row.log_free,
+        second_half=free.second_half if free else None,
+        local_slopes=list(free.local) if free else [],
+        eps_max=max(reached) if reached else None,
+        eps_min=min(reached) if reached else None,
+        rule=row.rule,
+        seeds=row.seeds,
+        verdict=said,
+        unreached=[_unreached(v, table[v], row.seeds) for v in row.grid() if v not in whole],
+        necessity=_necessity(row, weakened, results, horizons),
+        own_notion=_own(row, own, results),
+        note=row.note,
+        points=[_point(table[v], v, horizons) for v in whole],
+    )
+
+
+def _table(points: Sequence[Point], results: Results) -> dict[float, pd.DataFrame]:
+    """The runs of each grid value, with the mean of |grad phi| that the horizon rule looks at."""
+    runs = results.runs.set_index("trial_id")
+    ids = [p.trial.id for p in points]
+    curve = results.curve[results.curve["trial_id"].isin(ids)]
+    last = curve.groupby("trial_id").last()
+    out: dict[float, pd.DataFrame] = {}
+    for value in dict.fromkeys(p.value for p in points):
+        mine = [p.trial.id for p in points if p.value == value and p.trial.id in runs.index]
+        frame = runs.loc[mine].copy()
+        if "mean_grad_phi" in last:
+            frame["mean_grad_phi"] = last["mean_grad_phi"].reindex(mine).to_numpy()
+        out[value] = frame
+    return out
+
+
+def _all_reached(frame: pd.DataFrame, horizons: bool) -> bool:
+    """Reached and unreached lanes are never mixed: a value with one unreached seed leaves the fit."""
+    if horizons:
+        return bool((frame["status"] == "budget").all() and np.isfinite(frame["mean_grad_phi"]).all())
+    return bool((frame["status"] == "target").all())
+
+
+def _fit(table: dict[float, pd.DataFrame], values: list[float], column: str, horizons: bool) -> Fit | None:
+    if len(values) < 3:
+        return None
+    cost = np.log(np.stack([table[v][column].to_numpy(dtype=float) for v in values], axis=1))
+    if horizons:
+        x = -np.log(np.stack([table[v]["mean_grad_phi"].to_numpy(dtype=float) for v in values], axis=1))
+        return fit(x, cost)
+    return fit(-np.log(np.asarray(values)), cost)
+
+
+def _accuracy(frame: pd.DataFrame, value: float, horizons: bool) -> float:
+    return float(frame["mean_grad_phi"].mean()) if horizons else value
+
+
+def _point(frame: pd.DataFrame, value: float, horizons: bool) -> dict[str, float]:
+    return {
+        "eps": _accuracy(frame, value, horizons),
+        "cost": float(np.exp(np.log(frame["cost"]).mean())),
+        "cost_low": float(frame["cost"].min()),
+        "cost_high": float(frame["cost"].max()),
+        "steps": float(np.exp(np.log(frame["steps"]).mean())),
+    }
+
+
+def _unreached(value: float, frame: pd.DataFrame, seeds: int) -> dict[str, Any]:
+    good = int((frame["status"] == "target").sum())
+    statuses = {str(k): int(v) for k, v in frame["status"].value_counts().items()}
+    return {"value": value, "reached": good, "seeds": seeds, "statuses": statuses}
+
+
+def _predicted(cls: type[Algorithm], points: Sequence[Point], values: list[float], q: float, rule: str) -> float | None:
+    methods = {p.value: cls.model_validate(p.trial.algorithm.params) for p in points}
+    etas = [methods[v].x_step() for v in values]
+    if len(values) < 3 or any(eta is None for eta in etas):
+        return None
+    return predict.slope(values, [eta for eta in etas if eta is not None], q, rule)
+
+
+def _necessity(row: Row, points: Sequence[Point], results: Results, horizons: bool) -> str:
+    """What the weakened row shows, in words."""
+    if row.weakened is None:
+        return ""
+    table = _table(points, results)
+    if horizons:
+        values = [v for v in row.grid() if len(table[v]) and _all_reached(table[v], True)]
+        found = _fit(table, values, "cost", True)
+        if found is None:
+            return f"{row.weakened.text}: fails (no curve)"
+        end = found.local[-1]
+        return f"{row.weakened.text}: slope {found.slope:.2f}, at the end {end:.2f}"
+    reached = {v: int((frame["status"] == "target").sum()) for v, frame in table.items()}
+    missed = [v for v, n in reached.items() if n < row.seeds]
+    if not missed:
+        return f"{row.weakened.text}: still reaches every eps, so this part of the preset is not needed here"
+    return f"{row.weakened.text}: misses eps <= {max(missed):.3g} ({reached[max(missed)]} of {row.seeds} seeds)"
+
+
+def _own(row: Row, points: Sequence[Point], results: Results) -> str:
+    if not points:
+        return ""
+    table = _table(points, results)
+    values = [v for v in row.grid() if len(table[v]) == row.seeds and _all_reached(table[v], False)]
+    found = _fit(table, values, "cost", False)
+    if found is None:
+        return f"{row.own_notion}: reached at {len(values)} eps, too few for a slope"
+    return f"{row.own_notion}: {found.slope:.2f} [{found.low:.2f}, {found.high:.2f}] in calls"
+
+

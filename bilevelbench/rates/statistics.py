@@ -1,0 +1,70 @@
+"""Slopes with intervals, and what they mean: pure numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+
+DRAWS = 2000
+#: A slope's tolerance: finite ranges bend, and the more so the steeper the claim.
+TOLERANCE, TOLERANCE_STEEP, STEEP = 0.1, 0.25, 5.0
+FEWEST_EPS, FEWEST_HORIZONS = 4, 6
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Slope of log cost on log 1/eps, its 95% interval over seeds, the slope of the second half, and the local slopes."""
+
+    slope: float
+    low: float
+    high: float
+    second_half: float
+    local: tuple[float, ...]
+
+
+def fit(log_inverse_eps: F64, log_cost: F64, seed: int = 0) -> Fit:
+    """`log_cost` is (seeds, points), or `log_inverse_eps` too where accuracy is what was measured.
+
+    The interval is a bootstrap over seeds, each with all of its points, since lanes of one seed share their instance. It
+    is the spread between instances only, and far smaller than the error of a finite range.
+    """
+    x = np.broadcast_to(log_inverse_eps, log_cost.shape)
+    rng = np.random.default_rng(seed)
+    picks = rng.integers(0, len(log_cost), size=(DRAWS, len(log_cost)))
+    slopes = np.array([_slope(x[p].mean(0), log_cost[p].mean(0)) for p in picks])
+    mean_x, mean_y = x.mean(0), log_cost.mean(0)
+    half = len(mean_x) // 2
+    local = np.diff(mean_y) / np.diff(mean_x)
+    return Fit(
+        slope=_slope(mean_x, mean_y),
+        low=float(np.percentile(slopes, 2.5)),
+        high=float(np.percentile(slopes, 97.5)),
+        second_half=_slope(mean_x[half:], mean_y[half:]),
+        local=tuple(float(s) for s in local),
+    )
+
+
+def _slope(x: F64, y: F64) -> float:
+    x = x - x.mean()
+    return float((x * (y - y.mean())).sum() / (x * x).sum())
+
+
+def verdict(fit: Fit | None, claimed: float, target: float, points: int, horizons: bool, log_slack: float = 0.0) -> str:
+    """One of five, in this order. Claims are upper bounds, so only `slower than claimed` is an alarm.
+
+    `log_slack` is how much a hidden logarithm may add to the slope on the range that was measured.
+    """
+    if fit is None or points < (FEWEST_HORIZONS if horizons else FEWEST_EPS):
+        return "unmeasured"
+    tolerance = TOLERANCE_STEEP if claimed >= STEEP else TOLERANCE
+    if abs(fit.second_half - fit.slope) > tolerance:
+        return "not straight"
+    if fit.high + tolerance < target:
+        return "faster than claimed"
+    if fit.low - tolerance <= target + log_slack:
+        return "matches"
+    return "slower than claimed"

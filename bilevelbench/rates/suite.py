@@ -1,0 +1,92 @@
+"""What is measured and how, fixed in a file before the run: grids, constants, rules and seeds of each row."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from bilevelbench.errors import InvalidInput
+from bilevelbench.registry import faults
+from bilevelbench.trial import Budget
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Weakened(_Table):
+    """The necessity check: the same row with one exponent of its preset taken away. It should miss the accuracy."""
+
+    text: str
+    params: dict[str, Any]
+
+
+class Row(_Table):
+    """One method in one setting.
+
+    `eps`: largest and smallest accuracy, a factor of sqrt(2) apart from one to the next; rule `hit` takes the first point
+    with |grad phi| <= eps, `mean` the first T whose mean of |grad phi| over t < T is at most eps. `horizons`: exponents of
+    two, for methods whose steps are set by the number of steps; the accuracy of T is the mean of |grad phi| over t < T.
+    `log_free` says which count the verdict is about, where the claim hides logarithms.
+    """
+
+    method: str
+    table: PositiveInt = 1
+    setting: Literal["deterministic", "partial", "full"] = "deterministic"
+    label: str = ""
+    rule: Literal["hit", "mean", "horizon"] = "mean"
+    eps: tuple[PositiveFloat, PositiveFloat] | None = None
+    horizons: tuple[PositiveInt, PositiveInt] | None = None
+    seeds: PositiveInt = 16
+    problem: dict[str, Any] = {}
+    params: dict[str, Any] = {}
+    scale: PositiveFloat = 1.0
+    log_free: Literal["steps", "cost", "grad_g_y"] = "steps"
+    target: PositiveFloat | None = None
+    cap: Budget = Budget(steps=2_000_000)
+    weakened: Weakened | None = None
+    own_notion: str | None = None
+    quick: dict[str, Any] = {}
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _grid(self) -> Self:
+        if (self.rule == "horizon") != (self.eps is None) or (self.rule == "horizon") != (self.horizons is not None):
+            raise ValueError("a row has `eps = [largest, smallest]`, or rule 'horizon' and `horizons = [low, high]`")
+        if self.eps is not None and self.eps[0] <= self.eps[1]:
+            raise ValueError(f"eps = {list(self.eps)}: the largest comes first")
+        return self
+
+    def grid(self) -> list[float]:
+        """The accuracies, or the horizons."""
+        if self.horizons is not None:
+            return [2.0**j for j in range(self.horizons[0], self.horizons[1] + 1)]
+        assert self.eps is not None
+        count = round(2 * math.log2(self.eps[0] / self.eps[1])) + 1
+        return [self.eps[0] / math.sqrt(2) ** i for i in range(count)]
+
+    def quickly(self) -> Row:
+        return self.model_validate({**self.model_dump(), **self.quick})
+
+
+class RateSuite(_Table):
+    """The rows of one table, on one family of instances; seeds start at `first_seed` and move H and x0."""
+
+    title: str
+    problem: str = "tail_anchor"
+    problem_params: dict[str, Any] = {}
+    first_seed: NonNegativeInt = 0
+    row: tuple[Row, ...]
+
+    @classmethod
+    def load(cls, path: Path) -> RateSuite:
+        try:
+            return cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidInput(f"suite {path} is no valid TOML: {error}") from None
+        except ValidationError as error:
+            raise InvalidInput(f"suite {path}: {faults(error)}") from None

@@ -1,0 +1,232 @@
+"""The chain of the eps^-2 lower bound: every coordinate has to be found before the next one shows."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from torch import Tensor
+from torch.nn.functional import pad
+
+from bilevelbench import Constant, Instance, Problem, Reference, bound, dot, exact
+from bilevelbench_problems.common import noise_model, random_orthogonal, spread
+from bilevelbench_problems.separable import peak
+
+
+class Chain(Problem):
+    """f(x, y) = (L_f sig²/152) F(Qᵀy/sig);  g(x, y) = 1/2 (y-x)ᵀH(y-x);  so y*(x) = x and φ(x) = f(x, x).
+
+        F(u) = -Ψ(1)Φ(u_1) + Σ_{i=2..T} [Ψ(-u_{i-1}) Φ(-u_i) - Ψ(u_{i-1}) Φ(u_i)],   T = dim,
+        Ψ(t) = exp(1 - 1/(2t-1)²) for t > 1/2, else 0;   Φ(t) = √e ∫_{-∞}^t exp(-s²/2) ds.
+
+    Carmon, Duchi, Hinder, Sidford, "Lower bounds for finding stationary points I", 2020. Where |u_{i-1}| <= 1/2 no
+    derivative sees u_i, so gradients from 0 reveal one coordinate at a time; and where |u_i| < 1 <= |u_{i-1}| (u_0 = 1),
+    ∂F/∂u_i = -Ψ(|u_{i-1}|) Φ'(u_i) - Ψ'(|u_i|) Φ(±u_{i+1}) < -1. So with
+
+        eps = √(Delta L_f / (1824 T)),   sig = 152 eps / L_f
+
+    ‖∇φ‖ > eps until all T coordinates have passed sig, which takes a method whose steps are combinations of gradients at
+    least T steps: the constant `eps_chain` is this eps, the metric `progress` counts the leading coordinates of Qᵀx
+    beyond sig. On the way ‖∇φ‖ does not fall; it begins at 1.65 eps.
+
+    Bounds, from Ψ <= e, Ψ' <= √(54/e), |Ψ''| <= 32.5, Φ <= √(2πe), Φ' <= √e, |Φ''| <= 1: |∂F/∂u_i| < 23 and (the Hessian
+    is tridiagonal) ‖∇²F‖ < 152. The infimum of F is -√(2πe) (1 + e(T-1)), as all u_i go to infinity; Delta, the field,
+    is 12 (L_f sig²/152) T, a little more than the gap. So L_f and C_f do not depend on T, and rho_f grows like 1/eps.
+
+    H = R diag(mu..L) Rᵀ; R and, with `rotate`, Q are random orthogonal matrices, else Q = I. x0 = y0 = 0.
+    """
+
+    name = "chain"
+
+    dim: PositiveInt = 128
+    L_f: PositiveFloat = 1.0
+    """smoothness of f and of phi"""
+    Delta: PositiveFloat = 1.0
+    """bound on phi(x0) - inf phi; eps follows from it and dim"""
+    mu: PositiveFloat = 1.0
+    L: PositiveFloat = 2.0
+    """largest eigenvalue of H, whose smallest is mu"""
+    rotate: bool = True
+    sigma_f: NonNegativeFloat = 0.0
+    sigma_g: NonNegativeFloat = 0.0
+    sigma_h: NonNegativeFloat = 0.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.mu > self.L:
+            raise ValueError(f"mu = {self.mu} is larger than L = {self.L}")
+        return self
+
+    @property
+    def eps(self) -> float:
+        return math.sqrt(self.Delta * self.L_f / (1824 * self.dim))
+
+    @property
+    def sig(self) -> float:
+        return 152 * self.eps / self.L_f
+
+    def build(self) -> Instance:
+        rng, d, eps, sig = self.generator(), self.dim, self.eps, self.sig
+        height, dtype = self.L_f * sig**2 / 152, torch.get_default_dtype()
+        spectrum = torch.linspace(self.mu, self.L, d, dtype=torch.float64)
+        R = random_orthogonal(d, rng)
+        along_H = product((R * spectrum) @ R.T, dtype)
+
+        if self.rotate:
+            Q = random_orthogonal(d, rng)
+            to_chain, from_chain = product(Q / sig, dtype), product(Q.T, dtype)
+        else:
+            to_chain, from_chain = (lambda z: z / sig), (lambda z: z)
+
+        def f(y: Tensor) -> Tensor:
+            return height * value(to_chain(y))
+
+        def f_y(y: Tensor) -> Tensor:
+            return from_chain(eps * gradient(to_chain(y)))
+
+        def hess_phi(x: Tensor) -> Tensor:
+            half = from_chain(self.L_f / 152 * hessian(to_chain(x)))
+            return from_chain(half.mT)
+
+        def g(x: Tensor, y: Tensor) -> Tensor:
+            return 0.5 * dot(along_H(y - x), y - x)
+
+        def grad_g(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            force = along_H(y - x)
+            return -force, force
+
+        zero = torch.zeros(1, d, dtype=dtype)
+        return Instance(
+            f=lambda x, y: spread(f(y), x),
+            g=g,
+            grad_f_x=lambda x, y: spread(torch.zeros_like(x), y),
+            grad_f_y=lambda x, y: spread(f_y(y), x),
+            grad_g=grad_g,
+            grad_g_y=lambda x, y: along_H(y - x),
+            hvp_g_yy=lambda x, y, v: spread(along_H(v), x, y),
+            jvp_g_xy=lambda x, y, v: spread(-along_H(v), x, y),
+            x0=zero,
+            y0=zero,
+            constants=self._constants(float(spectrum[-1])),
+            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
+            reference=Reference(y_star=lambda x: x, phi=f, grad_phi=f_y, hess_phi=hess_phi),
+            points="stack",
+            metrics={"progress": lambda x, y: progress(to_chain(x))},
+        )
+
+    def _constants(self, L: float) -> dict[str, Constant]:
+        rho = bound(self.L_f / (152 * self.sig) * _third_derivative())
+        gap = _PHI_TOP * (0.5 + math.e * (self.dim - 1))  # F(0) = -Φ(0), half of its largest value
+        return {
+            "mu": exact(self.mu),
+            "L_gy": exact(L),
+            "L_g": exact(2 * L),
+            "rho_g": exact(0),
+            "nu_g": exact(0),
+            "C_f": bound(23 * self.eps * math.sqrt(self.dim)),
+            "L_f": bound(self.L_f),
+            "rho_f": rho,
+            "L_phi": bound(self.L_f),
+            "rho_phi": rho,
+            "Delta": exact(self.L_f * self.sig**2 / 152 * gap),
+            "R": exact(0),
+            "eps_chain": bound(self.eps),
+        }
+
+
+def product(M: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """z -> zᵀM in each lane, with the bits that the lane has alone.
+
+    In packs of 4, 8, 12.. lanes a product rounds each row the same only if M is stored row by row and has a multiple of
+    four columns; others are filled up with zeros.
+    """
+    columns = M.shape[-1]
+    filled = pad(M, (0, -columns % 4)).to(dtype).contiguous()
+    if columns % 4 == 0:
+        return lambda z: z @ filled
+    return lambda z: (z @ filled)[..., :columns].contiguous()
+
+
+_PHI_TOP = math.sqrt(2 * math.pi * math.e)
+
+
+def _inverse(t: Tensor) -> Tensor:
+    """1/(2t-1), cut where Ψ and all its derivatives are zero in floating point: exp(1 - 1/0.03²) underflows."""
+    return 1 / (2 * t - 1).clamp(min=0.03)
+
+
+def psi(t: Tensor) -> Tensor:
+    r = _inverse(t)
+    return torch.exp(1 - r * r)
+
+
+def psi_slope(t: Tensor) -> Tensor:
+    r = _inverse(t)
+    return 4 * r * r * r * torch.exp(1 - r * r)
+
+
+def psi_curvature(t: Tensor) -> Tensor:
+    r = _inverse(t)
+    q = r * r
+    return (16 * q - 24) * q * q * torch.exp(1 - q)
+
+
+def psi_third(t: Tensor) -> Tensor:
+    r = _inverse(t)
+    q = r * r
+    return ((64 * q - 288) * q + 192) * q * q * r * torch.exp(1 - q)
+
+
+def phi(t: Tensor) -> Tensor:
+    return _PHI_TOP * torch.special.ndtr(t)
+
+
+def phi_slope(t: Tensor) -> Tensor:
+    return torch.exp(0.5 - 0.5 * t * t)
+
+
+def _before(u: Tensor) -> Tensor:
+    """u_{i-1} for each i, with u_0 = 1: F is then a sum of equal links h(u_{i-1}, u_i)."""
+    return torch.cat([torch.ones_like(u[..., :1]), u[..., :-1]], -1)
+
+
+def value(u: Tensor) -> Tensor:
+    """F = Σ_i h(u_{i-1}, u_i),  h(s, t) = Ψ(-s)Φ(-t) - Ψ(s)Φ(t) = -± Ψ(|s|) Φ(±t) with the sign of s."""
+    s = _before(u)
+    sign = s.sign()
+    return -(sign * psi(s.abs()) * phi(sign * u)).sum(-1, keepdim=True)
+
+
+def gradient(u: Tensor) -> Tensor:
+    """h_t(u_{i-1}, u_i) + h_s(u_i, u_{i+1});  h_t = -Ψ(|s|) Φ'(t),  h_s = -Ψ'(|s|) Φ(±t)."""
+    s, t = u[..., :-1], u[..., 1:]
+    forward = psi_slope(s.abs()) * phi(s.sign() * t)
+    return -(psi(_before(u).abs()) * phi_slope(u) + pad(forward, (0, 1)))
+
+
+def hessian(u: Tensor) -> Tensor:
+    """Tridiagonal;  h_tt = t Ψ(|s|) Φ'(t),  h_st = -± Ψ'(|s|) Φ'(t),  h_ss = -± Ψ''(|s|) Φ(±t)."""
+    s, t = u[..., :-1], u[..., 1:]
+    sign = s.sign()
+    forward = sign * psi_curvature(s.abs()) * phi(sign * t)
+    beside = torch.diag_embed(-sign * psi_slope(s.abs()) * phi_slope(t), 1)
+    middle = u * psi(_before(u).abs()) * phi_slope(u) - pad(forward, (0, 1))
+    return torch.diag_embed(middle) + beside + beside.mT
+
+
+def progress(u: Tensor) -> Tensor:
+    """How many leading coordinates are 1 or more in size."""
+    return (u.abs() >= 1).long().cumprod(-1).sum(-1, keepdim=True).to(u.dtype)
+
+
+@functools.lru_cache
+def _third_derivative() -> float:
+    """A bound on |D³F(u)[v, v, v]|, ‖v‖ = 1: Σ_i |v_{i-1}|^a |v_i|^b <= 1 for a + b = 3."""
+    root = math.sqrt(math.e)
+    in_sss, in_sst = peak(psi_third) * _PHI_TOP, peak(psi_curvature) * root
+    in_stt, in_ttt = math.sqrt(54 / math.e), math.e * root
+    return in_sss + 3 * in_sst + 3 * in_stt + in_ttt

@@ -1,0 +1,186 @@
+"""A nonconvex problem whose lower level is not quadratic, with global constants and without a closed form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from bilevelbench import Constant, Instance, Problem, bound, dot, estimated, exact
+from bilevelbench_problems.chain import product
+from bilevelbench_problems.common import noise_model, random_orthogonal, spread
+from bilevelbench_problems.separable import LOG_COSH, Scalar, peak
+
+#: r = u²/(1+u²): a quadratic for small residuals that forgives large ones.
+ROBUST = Scalar(
+    value=lambda u: u * u / (1 + u * u),
+    slope=lambda u: 2 * u / (1 + u * u) ** 2,
+    curvature=lambda u: (2 - 6 * u * u) / (1 + u * u) ** 3,
+    third=lambda u: 24 * u * (u * u - 1) / (1 + u * u) ** 4,
+)
+
+
+class LogCosh(Problem):
+    """g(x, y) = 1/2 yᵀA y - xᵀB y + c Σ_i log cosh(w_i),  w = y + Nᵀx;  f(x, y) = Σ_i r(y_i - t_i) + reg/2 ‖x‖².
+
+    r(u) = u²/(1+u²), so that targets far away pull little and φ is not convex. spec(A) lies evenly in [L/kappa, L]; B is
+    normal over √dim_y, N has orthonormal rows or columns, t, x0 and y0 are normal, t three times as wide.
+
+    y*(x) has no closed form; the evaluator solves for it. With s = sech² w, K = [N; I], S = diag(s):
+
+        H = A + cS,   J = -B + cNS,   ∇²g = [[0, -B], [-Bᵀ, A]] + c K S Kᵀ,   H v = f_y,   M = dy*/dx = -J H⁻¹,
+        ∇φ = reg x - J v,   ∇²φ = reg I + M diag(r''(y*-t)) Mᵀ + 2c (N+M) diag(s tanh(w) v) (N+M)ᵀ.
+
+    These constants hold everywhere. mu, L_gy and L_g are exact, since S can be any diagonal matrix between 0 and I, its
+    bounds included as limits, and eigenvalues grow with S; C_f, L_f, rho_f are exact, since f is separable. With k the
+    largest row of Kᵀ, rho_g <= c sup|tanh''| k ‖K‖² and nu_g <= 2c k² ‖K‖². Delta is φ(x0), since φ >= 0.
+
+    L_phi from these would be ten thousand, so it is an estimate: the largest ‖∇²φ‖ over x0 and 200 normal points x,
+    half of them twice as wide as x0.
+    """
+
+    name = "logcosh"
+
+    dim_x: PositiveInt = 10
+    dim_y: PositiveInt = 15
+    kappa: Annotated[float, Field(ge=1)] = 5.0
+    """condition number of A"""
+    L: PositiveFloat = 1.0
+    c: PositiveFloat = 1.0
+    """weight of the log cosh"""
+    reg: PositiveFloat = 0.1
+    sigma_f: NonNegativeFloat = 0.0
+    sigma_g: NonNegativeFloat = 0.0
+    sigma_h: NonNegativeFloat = 0.0
+
+    def build(self) -> Instance:
+        data = self._draw()
+        c, reg, dtype = self.c, self.reg, torch.get_default_dtype()
+        A, B, N = (product(M, dtype) for M in (data.A, data.B, data.N))
+        Bt, Nt = product(data.B.T, dtype), product(data.N.T, dtype)
+        t = data.t.to(dtype)
+
+        def f(x: Tensor, y: Tensor) -> Tensor:
+            return ROBUST.value(y - t).sum(-1, keepdim=True) + 0.5 * reg * dot(x, x)
+
+        def g(x: Tensor, y: Tensor) -> Tensor:
+            bend = LOG_COSH.value(y + N(x)).sum(-1, keepdim=True)
+            return 0.5 * dot(A(y), y) - dot(B(x), y) + c * bend
+
+        def grad_g(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            bend = c * torch.tanh(y + N(x))
+            return Nt(bend) - Bt(y), A(y) - B(x) + bend
+
+        def curved(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+            return c * LOG_COSH.curvature(y + N(x)) * v
+
+        return Instance(
+            f=f,
+            g=g,
+            grad_f_x=lambda x, y: spread(reg * x, y),
+            grad_f_y=lambda x, y: spread(ROBUST.slope(y - t), x),
+            grad_g=grad_g,
+            grad_g_x=lambda x, y: Nt(c * torch.tanh(y + N(x))) - Bt(y),
+            grad_g_y=lambda x, y: A(y) - B(x) + c * torch.tanh(y + N(x)),
+            hvp_g_yy=lambda x, y, v: A(v) + curved(x, y, v),
+            jvp_g_xy=lambda x, y, v: Nt(curved(x, y, v)) - Bt(v),
+            x0=data.x0.to(dtype),
+            y0=data.y0.to(dtype),
+            constants=self._constants(data),
+            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
+            points="stack",
+        )
+
+    def _draw(self) -> _Data:
+        rng, dx, dy = self.generator(), self.dim_x, self.dim_y
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+        spectrum = torch.linspace(self.L, self.L / self.kappa, dy, dtype=torch.float64)
+        Q = random_orthogonal(dy, rng)
+        B = normal(dx, dy) / dy**0.5
+        N = random_orthogonal(max(dx, dy), rng)[:dx, :dy]
+        t, x0, y0, cloud = 3 * normal(dy), normal(1, dx), normal(1, dy), normal(200, dx)
+        cloud = torch.cat([x0, cloud[:100], 2 * cloud[100:]])
+        return _Data(self.c, self.reg, (Q * spectrum) @ Q.T, B, N, t, x0, y0, cloud)
+
+    def _constants(self, data: _Data) -> dict[str, Constant]:
+        c, dy = self.c, self.dim_y
+        spectrum = torch.linalg.eigvalsh(data.A)
+        flat = torch.cat(
+            [torch.cat([torch.zeros(self.dim_x, self.dim_x), -data.B], 1), torch.cat([-data.B.T, data.A], 1)]
+        )
+        K = torch.cat([data.N, torch.eye(dy, dtype=torch.float64)])
+        k, size = float(K.norm(dim=0).max()), float(torch.linalg.matrix_norm(K, 2))
+        steepest = torch.linalg.eigvalsh(flat + c * K @ K.T)[-1]
+        y = data.y_star(data.x0)
+        return {
+            "mu": exact(spectrum[0]),
+            "L_gy": exact(spectrum[-1] + c),
+            "L_g": exact(max(float(steepest), -float(torch.linalg.eigvalsh(flat)[0]))),
+            "rho_g": bound(c * 4 / (3 * math.sqrt(3)) * k * size**2),
+            "nu_g": bound(2 * c * k**2 * size**2),
+            "C_f": exact(math.sqrt(dy) * peak(ROBUST.slope)),
+            "L_f": exact(max(2.0, self.reg)),
+            "rho_f": exact(peak(ROBUST.third)),
+            "L_phi": estimated(torch.linalg.matrix_norm(data.hess_phi(data.cloud), 2).max()),
+            "Delta": bound(ROBUST.value(y - data.t).sum() + 0.5 * self.reg * data.x0.square().sum()),
+            "R": exact((data.y0 - y).square().sum()),
+        }
+
+
+@dataclass(frozen=True)
+class _Data:
+    """In float64: A (dy, dy), B and N (dx, dy), t (dy,), x0 (1, dx), y0 (1, dy), and points x where φ is looked at."""
+
+    c: float
+    reg: float
+    A: Tensor
+    B: Tensor
+    N: Tensor
+    t: Tensor
+    x0: Tensor
+    y0: Tensor
+    cloud: Tensor
+
+    def y_star(self, x: Tensor) -> Tensor:
+        """Newton's method for many x at once. A step is halved until ‖g_y‖ falls, as it does in that direction."""
+        y = torch.zeros(len(x), len(self.t), dtype=torch.float64)
+        force = self._force(x, y)
+        for _ in range(100):
+            direction = torch.linalg.solve(self._hessian(x, y), force)
+            step = torch.ones(len(x), 1, dtype=torch.float64)
+            for _ in range(40):
+                new = self._force(x, y - step * direction)
+                worse = new.norm(dim=-1, keepdim=True) > (1 - 1e-4 * step) * force.norm(dim=-1, keepdim=True)
+                if not bool(worse.any()):
+                    break
+                step = torch.where(worse, step / 2, step)
+            y = y - step * direction
+            force = self._force(x, y)
+            if force.norm(dim=-1).max() < 1e-12 * (1 + self.B.norm()):
+                break
+        return y
+
+    def _force(self, x: Tensor, y: Tensor) -> Tensor:
+        return y @ self.A - x @ self.B + self.c * torch.tanh(y + x @ self.N)
+
+    def _hessian(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.A + self.c * torch.diag_embed(LOG_COSH.curvature(y + x @ self.N))
+
+    def hess_phi(self, x: Tensor) -> Tensor:
+        """(points, dx, dx), by the formula above."""
+        y = self.y_star(x)
+        w, H = y + x @ self.N, self._hessian(x, y)
+        v = torch.linalg.solve(H, ROBUST.slope(y - self.t))
+        J = self.c * self.N * LOG_COSH.curvature(w).unsqueeze(-2) - self.B
+        M = -torch.linalg.solve(H, J.mT).mT
+        turn = self.N + M
+        inner = (M * ROBUST.curvature(y - self.t).unsqueeze(-2)) @ M.mT
+        outer = (turn * (self.c * LOG_COSH.third(w) * v).unsqueeze(-2)) @ turn.mT
+        return self.reg * torch.eye(len(self.B), dtype=torch.float64) + inner - outer

@@ -1,0 +1,156 @@
+"""What several test files share: trials from text, packs and single runs of them, exact comparison, small plugins."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from bilevelbench import Algorithm, Instance, Oracle, Problem, Reference, dot
+from bilevelbench.pack import pack_algorithm, plan
+from bilevelbench.registry import Entry, Registry, registry
+from bilevelbench.results import Results, curve_frame, runs_frame
+from bilevelbench.runner import run_pack
+from bilevelbench.suite import make_trial
+from bilevelbench.trial import Budget, Trial, parse_spec
+
+#: What depends on the clock, the machine or the width of the pack; all else has to be equal to the last bit.
+VOLATILE = ["seconds", "peak_memory", "pack_lanes"]
+
+
+def plugins(*classes: type[Algorithm] | type[Problem]) -> Registry:
+    """The installed plugins and these classes."""
+    out = copy.copy(registry())
+    out.algorithms, out.problems = dict(out.algorithms), dict(out.problems)
+    for cls in classes:
+        table: dict[str, Any] = out.algorithms if issubclass(cls, Algorithm) else out.problems
+        table[cls.name] = Entry(cls, "tests", "1")
+    return out
+
+
+def trial(
+    algorithm: str,
+    problem: str = "bowl",
+    *,
+    cost: float | None = None,
+    steps: int | None = None,
+    seconds: float | None = None,
+    among: Registry | None = None,
+    **rest: Any,
+) -> Trial:
+    """One trial from two texts like `f2ba[K=3]`."""
+    (a,), (p,) = parse_spec(algorithm), parse_spec(problem)
+    return make_trial(among or registry(), a, p, budget=Budget(cost=cost, steps=steps, seconds=seconds), **rest)
+
+
+def packed(trials: Sequence[Trial], among: Registry | None = None) -> Results:
+    """Their tables, all run in one pack; rows in the order of the trials."""
+    among = among or registry()
+    assert len(plan(trials, among)) == 1, "these trials cannot share a pack"
+    return _tables(trials, [tuple(trials)], among)
+
+
+def alone(trials: Sequence[Trial], among: Registry | None = None) -> Results:
+    """Their tables, each run by itself; rows in the order of the trials."""
+    return _tables(trials, [(t,) for t in trials], among or registry())
+
+
+def _tables(trials: Sequence[Trial], packs: Sequence[tuple[Trial, ...]], among: Registry) -> Results:
+    results = [run_pack(pack, among) for pack in packs]
+    runs = runs_frame([row for result in results for row in result.runs])
+    curve = curve_frame([row for result in results for row in result.curve])
+    place = {t.id: i for i, t in enumerate(trials)}
+    assert sorted(runs.trial_id) == sorted(place), "each trial has one row"
+    runs = runs.sort_values("trial_id", key=lambda ids: ids.map(place), ignore_index=True)
+    curve = curve.sort_values(["trial_id", "step"], key=lambda c: c.map(place) if c.name == "trial_id" else c)
+    return Results(runs, curve.reset_index(drop=True), [])
+
+
+def of(results: Results, trials: Sequence[Trial]) -> Results:
+    """The rows of these trials."""
+    ids = [t.id for t in trials]
+    runs, curve = (t[t.trial_id.isin(ids)].reset_index(drop=True) for t in (results.runs, results.curve))
+    return Results(runs, curve, [])
+
+
+def assert_same(a: Results, b: Results) -> None:
+    """Equal to the last bit, NaN equal to NaN, in every column that does not depend on the clock or the pack."""
+    for left, right in ((a.runs, b.runs), (a.curve, b.curve)):
+        pd.testing.assert_frame_equal(
+            left.drop(columns=VOLATILE, errors="ignore"),
+            right.drop(columns=VOLATILE, errors="ignore"),
+            check_exact=True,
+        )
+
+
+def iterates(method: Algorithm, instance: Instance, steps: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(x, y) at the start and after each step, of one lane, without the runner."""
+    method = method.resolve(instance.constants)
+    oracle = Oracle(instance, method.uses, seeds=[0])
+    packed_method = pack_algorithm([method], torch.float64)
+    out = []
+    with torch.no_grad():
+        state = packed_method.init(instance.x0.reshape(1, -1).clone(), instance.y0.reshape(1, -1).clone(), oracle)
+        for step in range(steps + 1):
+            x, y = packed_method.point(state)
+            out.append((x[0].numpy().copy(), y[0].numpy().copy()))
+            oracle.begin_step(step + 1)
+            state = packed_method.step(state, oracle)
+    return out
+
+
+class Bowl(Problem):
+    """f(x, y) = 1/2 ‖y‖²; g(x, y) = 1/2 ‖y - x‖². So y* = x, phi = 1/2 ‖x‖², grad phi = x; |x0| = 2."""
+
+    name = "bowl"
+
+    def build(self) -> Instance:
+        x0 = torch.full((1, 2), 2**0.5)
+        return Instance(
+            f=lambda x, y: 0.5 * dot(y, y) + 0 * x[..., :1],
+            g=lambda x, y: 0.5 * dot(y - x, y - x),
+            x0=x0,
+            y0=torch.zeros(1, 2),
+            constants={"mu": 1.0, "L_g": 2.0, "L_gy": 1.0, "L_f": 1.0, "rho_g": 0.0, "L_phi": 1.0},
+            reference=Reference(
+                y_star=lambda x: x,
+                phi=lambda x: 0.5 * dot(x, x),
+                grad_phi=lambda x: x,
+                hess_phi=lambda x: torch.eye(2, dtype=x.dtype).expand(*x.shape, 2),
+            ),
+            metrics={"first": lambda x, y: x[..., :1]},
+        )
+
+
+@dataclass(frozen=True)
+class Point:
+    x: Tensor
+    y: Tensor
+    k: int
+
+
+class Shrink(Algorithm):
+    """x <- x - rate (x + g_x(x, y)) with y = 0, so x <- (1 - 2 rate) x: `calls_a_step` calls, the rest of them idle."""
+
+    name = "shrink"
+    uses = frozenset({"grad_g_x"})
+
+    rate: float = 0.25
+    calls_a_step: int = 1
+
+    def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> Point:
+        return Point(x0, y0, 0)
+
+    def step(self, s: Point, oracle: Oracle) -> Point:
+        for _ in range(self.calls_a_step):
+            g_x = oracle.grad_g_x(s.x, s.y)
+        return Point(s.x - self.rate * (s.x + g_x), s.y, s.k + 1)
+
+    def calls(self, step: int) -> dict[str, int]:
+        return {"grad_g_x": self.calls_a_step}
