@@ -83,7 +83,7 @@ class Instance:
             return counted_pair
 
         def counted(x: Tensor, y: Tensor, *rest: Any) -> Any:
-            passes[query] += 1 if x.ndim == 2 and y.ndim == 2 else count_points(x, y, *rest)
+            passes[query] += count_points(x, y, *rest)
             return function(x, y, *rest)
 
         counted.raw = function  # type: ignore[attr-defined]

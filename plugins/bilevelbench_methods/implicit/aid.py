@@ -5,7 +5,8 @@
     x <- x - eta_x (f_x(x, y) - J(x, y) v)
 
 y and v are warm-started. Ji, Yang, Liang, "Bilevel optimization: convergence analysis and enhanced design", ICML 2021
-(AID-BiO); Grazzi, Franceschi, Pontil, Salzo, ICML 2020. Solvers: `cg`, `richardson` with step a (the "fixed point").
+(AID-BiO); Grazzi, Franceschi, Pontil, Salzo, ICML 2020. Solvers: `cg`, `richardson` with step a (the "fixed point"), and
+`neumann`, the series of N + 1 terms, which cannot be warm-started and keeps its truncation error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, conjugate_gradient, richardson
+from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, conjugate_gradient, neumann_sum, richardson
 from bilevelbench_methods.descent import lower_gd
 
 
@@ -44,7 +45,7 @@ class AID(Algorithm):
     """lower-level steps"""
     N: PerLane[PositiveInt] = 10
     """steps of the linear solver"""
-    solver: Literal["cg", "richardson"] = "cg"
+    solver: Literal["cg", "richardson", "neumann"] = "cg"
     """linear solver"""
     tol: NonNegativeFloat = 0.0
     """residual at which cg stops"""
@@ -69,8 +70,10 @@ class AID(Algorithm):
 
         if self.solver == "cg":
             v = conjugate_gradient(oracle, H, f_y, s.v, self.N, self.tol, cold=s.k == 0)
-        else:
+        elif self.solver == "richardson":
             v = richardson(oracle, H, f_y, s.v, self.N, self.a)
+        else:
+            v = neumann_sum(oracle, H, f_y, self.N, self.a)
         d = f_x - oracle.jvp_g_xy(x, y, v)
         return State(x=x - self.eta_x * d, y=y, v=v, k=s.k + 1)
 
@@ -78,6 +81,9 @@ class AID(Algorithm):
         if self.solver == "cg":
             return None  # a lane whose residual has vanished makes no more products
         return {"grad_f": 1, "grad_g_y": self.D, "hvp_g_yy": self.N, "jvp_g_xy": 1}
+
+    def x_step(self) -> float | None:
+        return self.eta_x
 
     @classmethod
     def from_theory(cls, constants: Constants, eps: float) -> Self:

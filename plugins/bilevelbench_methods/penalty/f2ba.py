@@ -89,6 +89,9 @@ class F2BA(Algorithm):
     def calls(self, step: int) -> dict[str, int]:
         return {"grad_f_x": 1, "grad_f_y": self.K, "grad_g_x": 2, "grad_g_y": 2 * self.K}
 
+    def x_step(self) -> float | None:
+        return self.eta_x
+
     @classmethod
     def from_theory(cls, constants: Constants, eps: float) -> Self:
         """Theorem 1 with its constants repaired: lam, K and eta_x from the problem's constants."""

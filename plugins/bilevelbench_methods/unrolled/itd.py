@@ -6,7 +6,8 @@
     x <- x - eta_x d;  y <- Y[D]
 
 Y[0] is a constant for the derivative. Ji, Yang, Liang, "Bilevel optimization: convergence analysis and enhanced design",
-ICML 2021 (ITD-BiO). The bias (1 - a mu)^D does not vanish with the number of outer steps.
+ICML 2021 (ITD-BiO). The bias (1 - a mu)^D does not vanish with the number of outer steps. `truncate = h` runs the backward
+loop over the last h indices only (T-RHG).
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class ITD(Algorithm):
 
     D: PositiveInt = 10
     """lower-level steps that are differentiated"""
+    truncate: PositiveInt | None = None
+    """how many of the last steps are differentiated; default all"""
     eta_x: PositiveFloat | None = None
     """x-step; default 1/(2 L_phi)"""
     a: PositiveFloat | None = None
@@ -57,14 +60,22 @@ class ITD(Algorithm):
         for _ in oracle.repeat(self.D):
             Y.append(Y[-1] - a * oracle.grad_g_y(x, Y[-1]))
         d, q = oracle.grad_f(x, Y[self.D])
-        for t in reversed(range(self.D)):
+        first = self._first()
+        for t in reversed(range(first, self.D)):
             d = d - a * oracle.jvp_g_xy(x, Y[t], q)
-            if t > 0:
+            if t > first:
                 q = q - a * oracle.hvp_g_yy(x, Y[t], q)
         return State(x=x - self.eta_x * d, y=Y[self.D])
 
     def calls(self, step: int) -> dict[str, int]:
-        return {"grad_f": 1, "grad_g_y": self.D, "hvp_g_yy": self.D - 1, "jvp_g_xy": self.D}
+        back = self.D - self._first()
+        return {"grad_f": 1, "grad_g_y": self.D, "hvp_g_yy": back - 1, "jvp_g_xy": back}
+
+    def _first(self) -> int:
+        return 0 if self.truncate is None else max(0, self.D - self.truncate)
+
+    def x_step(self) -> float | None:
+        return self.eta_x
 
     @classmethod
     def from_theory(cls, constants: Constants, eps: float) -> Self:

@@ -1,0 +1,1 @@
+"""Methods that estimate derivatives by finite differences along random directions."""
