@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import inspect
+import itertools
+import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,8 +146,13 @@ def solve(
     instance = Instance(
         f=_one_lane(f, "f", x0, y0), g=_one_lane(g, "g", x0, y0), x0=x0.reshape(-1), y0=y0.reshape(-1)
     )
+    with instance.uncounted():  # a mistake in f or g is found here, before anything runs
+        instance.value_f(instance.x0[None], instance.y0[None])
+        instance.value_g(instance.x0[None], instance.y0[None])
     instance.constants = Constants(_known(instance, constants or {}), "your functions")
     if isinstance(algorithm, Algorithm):
+        if params:
+            raise InvalidInput(f"{', '.join(params)}: {algorithm.name} is given as an object; set its parameters there")
         method: Algorithm = algorithm.resolve(instance.constants)
     else:
         method = make(registry().algorithm(algorithm), params).resolve(instance.constants)
@@ -186,16 +195,35 @@ def _specs(chosen: Chosen | Sequence[Chosen], plugins: Registry) -> list[Spec]:
         if isinstance(item, str):
             out += parse_spec(item)
             continue
-        table: dict[str, Any] = plugins.algorithms if isinstance(item, Algorithm) else plugins.problems
-        if item.name not in table or table[item.name].value is not type(item):
-            table[item.name] = Entry(type(item), "this session", "unversioned")
+        is_method = isinstance(item, Algorithm)
+        table: dict[str, Any] = plugins.algorithms if is_method else plugins.problems
+        taken = table.setdefault(item.name, Entry(type(item), "this session", _source_version(type(item))))
+        if taken.value is not type(item):
+            kind = "method" if is_method else "problem"
+            raise InvalidInput(
+                f"two {kind}s are called {item.name!r}: your class {type(item).__name__} and {taken.value.__name__} "
+                f"of plugin {taken.plugin!r}; rename yours"
+            )
         out.append(Spec(name=item.name, params=item.model_dump(mode="json", exclude_unset=True)))
     return out
+
+
+def _source_version(cls: type) -> str:
+    """A hash of the source of a class and of those it is made from, so that an edited class is a new one."""
+    linecache.checkcache()
+    own = itertools.takewhile(lambda base: base not in (Algorithm, Problem), cls.__mro__)
+    try:
+        source = "".join(inspect.getsource(base) for base in own)
+    except (OSError, TypeError):  # typed into an interpreter
+        return "unversioned"
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
 
 
 def _one_lane(function: Callable[[Tensor, Tensor], Tensor], name: str, x0: Tensor, y0: Tensor) -> Callable[..., Tensor]:
     def over_one_lane(x: Tensor, y: Tensor) -> Tensor:
         value = function(x.reshape(x0.shape), y.reshape(y0.shape))
+        if not isinstance(value, Tensor):
+            raise InvalidInput(f"{name} returned {type(value).__name__}; it has to return a torch tensor, one number")
         if value.numel() != 1:
             raise InvalidInput(f"{name} returned a tensor of shape {tuple(value.shape)}; it has to return one number")
         return value.reshape(1, 1)

@@ -115,8 +115,8 @@ class Instance:
 
 def count_points(*arguments: Any) -> int:
     """How many points a call carries: the axes left of the lane, broadcast."""
-    shapes = [a.shape[:-2] for a in arguments if isinstance(a, Tensor)]
-    return int(torch.broadcast_shapes(*shapes).numel())
+    shapes = [a.shape[:-2] for a in arguments if isinstance(a, Tensor) and a.ndim > 2]
+    return int(torch.broadcast_shapes(*shapes).numel()) if shapes else 1
 
 
 class Problem(BaseModel):

@@ -286,7 +286,7 @@ class PackRun:
 
     def _finite(self, state: Any) -> list[bool]:
         x, y = self.algorithm.point(state)
-        return (torch.isfinite(x).all(-1) & torch.isfinite(y).all(-1)).tolist()  # type: ignore[no-any-return]
+        return (torch.isfinite(x).all(-1) & torch.isfinite(y).all(-1)).tolist()
 
     def _divergence(self, i: int) -> str:
         params = {k: v for k, v in self.lanes[i].params.items() if isinstance(v, float)}

@@ -9,7 +9,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from bilevelbench.algorithm import Algorithm
 from bilevelbench.lanes import PAD, PerLane, dot, keep, norm, padded, take
@@ -45,10 +44,6 @@ def test_dot_broadcasts_points(normal):
 def test_norm_is_the_root_of_dot(normal):
     a = normal(2, 3, 5)
     torch.testing.assert_close(norm(a), dot(a, a).sqrt())
-
-
-def test_norm_does_not_overflow():
-    assert norm(torch.full((1, 4), 1e200, dtype=F64)).item() == pytest.approx(2e200)
 
 
 def test_keep_with_true_returns_the_new_tensor_itself(normal):
@@ -174,7 +169,10 @@ def test_take_of_a_sample_forgets_the_noise_of_the_wider_pack():
     assert take(sample, lanes(1)).noise == {}
 
 
-@pytest.mark.parametrize("value", [[1, 2], {"a": 1}, {1}, np.zeros((4, 2)), np.int64(3), object()], ids=lambda v: type(v).__name__)
+REFUSED = [[1, 2], {"a": 1}, {1}, np.zeros((4, 2)), np.int64(3), object()]
+
+
+@pytest.mark.parametrize("value", REFUSED, ids=lambda value: type(value).__name__)
 def test_take_refuses_other_types_and_names_them(value):
     with pytest.raises(TypeError, match=f"not {type(value).__name__}"):
         take(value, lanes(0))
@@ -200,8 +198,9 @@ def assert_same_bits_packed_and_alone(function, *rows):
         assert torch.equal(together[..., lane, :], by_itself[..., 0, :]), f"lane {lane} of {rows[0].shape[-2]}"
 
 
-# (20, 3), (20, 5), (5, 64) and (4177, 8) are shapes where MKL without MKL_CBWR rounds a row by its place.
-DIMS = [(1, 8), (8, 8), (20, 30), (300, 200), (8, 1), (20, 3), (20, 5), (30, 20), (5, 64), (784, 10), (4177, 8), (8, 4177)]
+# Shapes for which MKL, without MKL_CBWR, rounds a row by its place among the others.
+PLACED = [(20, 3), (20, 5), (5, 64), (4177, 8)]
+DIMS = [(1, 8), (8, 8), (20, 30), (300, 200), (8, 1), (30, 20), (784, 10), (8, 4177), *PLACED]
 
 
 @pytest.mark.parametrize("layout", ["plain", "transposed"])
@@ -253,7 +252,7 @@ ELEMENTWISE = {
 # What torch computes eight (float64) or sixteen (float32) at a time, and the rest of a tensor by another function.
 WITH_A_REST = {
     "sigmoid": torch.sigmoid,
-    "softplus": F.softplus,
+    "softplus": torch.nn.functional.softplus,
     "power": lambda t: t.abs() ** -0.4,
     "cosh": torch.cosh,
     "exp2": torch.exp2,
@@ -294,7 +293,8 @@ def test_mean_over_points_gives_the_same_bits_in_every_width(dtype):
 @pytest.mark.parametrize("reduce", [dot, lambda a, b: norm(a - b), lambda a, b: (a + b).mean(-1, keepdim=True)])
 def test_sum_over_the_last_axis_gives_the_same_bits_in_every_width(reduce, dtype):
     for d in (1, 2, 5, 8, 30, 300, 4177):
-        assert_same_bits_packed_and_alone(reduce, random(36, d, dtype=dtype, seed=d), random(36, d, dtype=dtype, seed=1))
+        a, b = random(36, d, dtype=dtype, seed=d), random(36, d, dtype=dtype, seed=1)
+        assert_same_bits_packed_and_alone(reduce, a, b)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

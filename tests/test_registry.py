@@ -63,7 +63,8 @@ PLUGINS = {
     "no_class": good(name="never", offers="42, 'text', int"),
     "no_step": "from bilevelbench import Algorithm, hookimpl\n"
     "class Half(Algorithm):\n    name = 'half'\n    uses = frozenset()\n" + HOOK.format(offers="Half"),
-    "no_name": "from bilevelbench import Algorithm, hookimpl\nclass Anon(Algorithm): pass\n" + HOOK.format(offers="Anon"),
+    "no_name": "from bilevelbench import Algorithm, hookimpl\nclass Anon(Algorithm): pass\n"
+    + HOOK.format(offers="Anon"),
     "bad_name": good(cls="Blank", name="two words"),
     "hook_raises": "from bilevelbench import hookimpl\n" + HOOK.format(offers="1 / 0"),
     "hook_exits": "from bilevelbench import hookimpl\n" + HOOK.format(offers="exit(3)"),

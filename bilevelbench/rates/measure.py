@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from bilevelbench.algorithm import Algorithm
 from bilevelbench.claim import Claim
@@ -18,6 +19,7 @@ from bilevelbench.rates import predict
 from bilevelbench.rates.statistics import Fit, fit, verdict
 from bilevelbench.rates.suite import RateSuite, Row
 from bilevelbench.registry import Registry, make
+from bilevelbench.runner import default_dtype
 from bilevelbench.results import Results
 from bilevelbench.suite import make_trial
 from bilevelbench.trial import Budget, Schedule, Spec, Trial
@@ -81,20 +83,39 @@ def claim_of(cls: type[Algorithm], row: Row) -> Claim:
     raise InvalidInput(f"{cls.name} claims nothing for table {row.table}, setting {row.setting!r}")
 
 
-def plan_row(row: Row, suite: RateSuite, plugins: Registry, preset: str = "rate", weakened: bool = False) -> list[Point]:
-    """A trial for each grid value and seed. A weakened row differs in the parameters that its check takes away."""
+def plan_row(row: Row, suite: RateSuite, plugins: Registry, preset: str = "rate") -> list[Point]:
+    """A trial for each grid value and seed."""
+    return _plan(row, suite, plugins, row.grid(), row.params, row.cap, preset)
+
+
+def plan_weakened(row: Row, suite: RateSuite, plugins: Registry, points: Sequence[Point], results: Results) -> list[Point]:
+    """The necessity check, at the last grid values that the row itself reached, within a multiple of its steps."""
+    if row.weakened is None:
+        return []
+    if row.rule == "horizon":
+        return _plan(row, suite, plugins, row.grid(), row.params | row.weakened.params, row.cap, "rate")
+    table = _table(points, results)
+    reached = [v for v in row.grid() if len(table[v]) == row.seeds and _all_reached(table[v], False)]
+    last = reached[-row.weakened.values :]
+    if not last:
+        return []
+    steps = max(int(table[v]["steps"].max()) for v in last)
+    cap = Budget(steps=max(1, round(row.weakened.patience * steps)))
+    return _plan(row, suite, plugins, last, row.params | row.weakened.params, cap, "rate")
+
+
+def _plan(
+    row: Row, suite: RateSuite, plugins: Registry, grid: Sequence[float], extra: dict[str, Any], cap: Budget, preset: str
+) -> list[Point]:
     entry = plugins.algorithm(row.method)
     params = {**suite.problem_params, **row.problem}
     constants = _constants(plugins, suite.problem, params)
+    horizon = row.rule == "horizon"
     out = []
-    for value in row.grid():
+    for value in grid:
         method = _preset(entry.value, constants, value, row, preset)
-        chosen = {k: v for k, v in method.given().items() if v is not None} | row.params
-        if weakened and row.weakened is not None:
-            chosen |= row.weakened.params
-        make(entry, chosen)
-        horizon = row.rule == "horizon"
-        budget = Budget(steps=round(value)) if horizon else row.cap
+        chosen = {k: v for k, v in method.given().items() if v is not None} | extra
+        budget = Budget(steps=round(value)) if horizon else cap
         for seed in range(suite.first_seed, suite.first_seed + row.seeds):
             trial = make_trial(
                 plugins,
@@ -129,9 +150,6 @@ def _preset(cls: type[Algorithm], constants: Constants, value: float, row: Row, 
 
 
 def _constants(plugins: Registry, problem: str, params: dict[str, Any]) -> Constants:
-    from bilevelbench.runner import default_dtype  # noqa: PLC0415
-    import torch  # noqa: PLC0415
-
     made: Problem = make(plugins.problem(problem), params)
     with default_dtype(torch.float64):
         constants = made.build().constants
@@ -261,18 +279,20 @@ def _necessity(row: Row, points: Sequence[Point], results: Results, horizons: bo
     if row.weakened is None:
         return ""
     table = _table(points, results)
+    if not table:
+        return "not checked: the row itself reached nothing"
     if horizons:
-        values = [v for v in row.grid() if len(table[v]) and _all_reached(table[v], True)]
+        values = [v for v in table if _all_reached(table[v], True)]
         found = _fit(table, values, "cost", True)
         if found is None:
             return f"{row.weakened.text}: fails (no curve)"
         end = found.local[-1]
         return f"{row.weakened.text}: slope {found.slope:.2f}, at the end {end:.2f}"
     reached = {v: int((frame["status"] == "target").sum()) for v, frame in table.items()}
-    missed = [v for v, n in reached.items() if n < row.seeds]
-    if not missed:
-        return f"{row.weakened.text}: still reaches every eps, so this part of the preset is not needed here"
-    return f"{row.weakened.text}: misses eps <= {max(missed):.3g} ({reached[max(missed)]} of {row.seeds} seeds)"
+    told = ", ".join(f"{v:.3g} by {n} of {row.seeds}" for v, n in reached.items())
+    if min(reached.values()) == row.seeds:
+        return f"{row.weakened.text}: still reaches eps {told}; this part of the preset is not needed here"
+    return f"{row.weakened.text}: reaches eps {told} seeds within {row.weakened.patience:g} times the steps; needed"
 
 
 def _own(row: Row, points: Sequence[Point], results: Results) -> str:

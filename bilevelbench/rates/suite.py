@@ -19,10 +19,15 @@ class _Table(BaseModel):
 
 
 class Weakened(_Table):
-    """The necessity check: the same row with one exponent of its preset taken away. It should miss the accuracy."""
+    """The necessity check: the same row with one part of its preset taken away, at its last few grid values.
+
+    It should miss them within `patience` times the steps that the row itself took.
+    """
 
     text: str
     params: dict[str, Any]
+    values: PositiveInt = 2
+    patience: PositiveFloat = 2.0
 
 
 class Row(_Table):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -24,18 +23,18 @@ class Chain(Problem):
         Ψ(t) = exp(1 - 1/(2t-1)²) for t > 1/2, else 0;   Φ(t) = √e ∫_{-∞}^t exp(-s²/2) ds.
 
     Carmon, Duchi, Hinder, Sidford, "Lower bounds for finding stationary points I", 2020. Where |u_{i-1}| <= 1/2 no
-    derivative sees u_i, so gradients from 0 reveal one coordinate at a time; and where |u_i| < 1 <= |u_{i-1}| (u_0 = 1),
-    ∂F/∂u_i = -Ψ(|u_{i-1}|) Φ'(u_i) - Ψ'(|u_i|) Φ(±u_{i+1}) < -1. So with
+    derivative sees u_i, so gradients from 0 reveal one coordinate at a time; and where |u_i| < 1 <= |u_{i-1}| (with
+    u_0 = 1), ∂F/∂u_i = -Ψ(|u_{i-1}|) Φ'(u_i) - Ψ'(|u_i|) Φ(±u_{i+1}) < -1. So with
 
         eps = √(Delta L_f / (1824 T)),   sig = 152 eps / L_f
 
-    ‖∇φ‖ > eps until all T coordinates have passed sig, which takes a method whose steps are combinations of gradients at
-    least T steps: the constant `eps_chain` is this eps, the metric `progress` counts the leading coordinates of Qᵀx
-    beyond sig. On the way ‖∇φ‖ does not fall; it begins at 1.65 eps.
+    ‖∇φ‖ > eps until all T coordinates have passed sig, which takes a method that moves along gradients at least T
+    steps. The constant `eps_chain` is this eps, the metric `progress` counts the leading coordinates of Qᵀx beyond sig.
+    ‖∇φ‖ begins at 1.65 eps and rises on the way.
 
-    Bounds, from Ψ <= e, Ψ' <= √(54/e), |Ψ''| <= 32.5, Φ <= √(2πe), Φ' <= √e, |Φ''| <= 1: |∂F/∂u_i| < 23 and (the Hessian
-    is tridiagonal) ‖∇²F‖ < 152. The infimum of F is -√(2πe) (1 + e(T-1)), as all u_i go to infinity; Delta, the field,
-    is 12 (L_f sig²/152) T, a little more than the gap. So L_f and C_f do not depend on T, and rho_f grows like 1/eps.
+    Bounds, from Ψ <= e, Ψ' <= √(54/e), |Ψ''| <= 32.4, Φ <= √(2πe), Φ' <= √e, |Φ''| <= 1: |∂F/∂u_i| < 23, and ‖∇²F‖ <
+    152, since it is tridiagonal. inf F = -√(2πe) (1 + e(T-1)), as all u_i go to infinity; the field Delta is
+    12 (L_f sig²/152) T, a little more than the gap. So L_f and C_f do not depend on T, and rho_f grows like 1/eps.
 
     H = R diag(mu..L) Rᵀ; R and, with `rotate`, Q are random orthogonal matrices, else Q = I. x0 = y0 = 0.
     """
@@ -74,13 +73,15 @@ class Chain(Problem):
         height, dtype = self.L_f * sig**2 / 152, torch.get_default_dtype()
         spectrum = torch.linspace(self.mu, self.L, d, dtype=torch.float64)
         R = random_orthogonal(d, rng)
-        along_H = product((R * spectrum) @ R.T, dtype)
+        H = ((R * spectrum) @ R.T).to(dtype)
+        Q = random_orthogonal(d, rng).to(dtype) if self.rotate else None
+        Qt = None if Q is None else Q.T.contiguous()
 
-        if self.rotate:
-            Q = random_orthogonal(d, rng)
-            to_chain, from_chain = product(Q / sig, dtype), product(Q.T, dtype)
-        else:
-            to_chain, from_chain = (lambda z: z / sig), (lambda z: z)
+        def to_chain(z: Tensor) -> Tensor:
+            return (z if Q is None else z @ Q) / sig
+
+        def from_chain(z: Tensor) -> Tensor:
+            return z if Qt is None else z @ Qt
 
         def f(y: Tensor) -> Tensor:
             return height * value(to_chain(y))
@@ -93,10 +94,10 @@ class Chain(Problem):
             return from_chain(half.mT)
 
         def g(x: Tensor, y: Tensor) -> Tensor:
-            return 0.5 * dot(along_H(y - x), y - x)
+            return 0.5 * dot((y - x) @ H, y - x)
 
         def grad_g(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            force = along_H(y - x)
+            force = (y - x) @ H
             return -force, force
 
         zero = torch.zeros(1, d, dtype=dtype)
@@ -106,9 +107,9 @@ class Chain(Problem):
             grad_f_x=lambda x, y: spread(torch.zeros_like(x), y),
             grad_f_y=lambda x, y: spread(f_y(y), x),
             grad_g=grad_g,
-            grad_g_y=lambda x, y: along_H(y - x),
-            hvp_g_yy=lambda x, y, v: spread(along_H(v), x, y),
-            jvp_g_xy=lambda x, y, v: spread(-along_H(v), x, y),
+            grad_g_y=lambda x, y: (y - x) @ H,
+            hvp_g_yy=lambda x, y, v: spread(v @ H, x, y),
+            jvp_g_xy=lambda x, y, v: spread(-(v @ H), x, y),
             x0=zero,
             y0=zero,
             constants=self._constants(float(spectrum[-1])),
@@ -138,25 +139,12 @@ class Chain(Problem):
         }
 
 
-def product(M: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """z -> zᵀM in each lane, with the bits that the lane has alone.
-
-    In packs of 4, 8, 12.. lanes a product rounds each row the same only if M is stored row by row and has a multiple of
-    four columns; others are filled up with zeros.
-    """
-    columns = M.shape[-1]
-    filled = pad(M, (0, -columns % 4)).to(dtype).contiguous()
-    if columns % 4 == 0:
-        return lambda z: z @ filled
-    return lambda z: (z @ filled)[..., :columns].contiguous()
-
-
 _PHI_TOP = math.sqrt(2 * math.pi * math.e)
 
 
 def _inverse(t: Tensor) -> Tensor:
     """1/(2t-1), cut where Ψ and all its derivatives are zero in floating point: exp(1 - 1/0.03²) underflows."""
-    return 1 / (2 * t - 1).clamp(min=0.03)
+    return (2 * t - 1).clamp(min=0.03).reciprocal()
 
 
 def psi(t: Tensor) -> Tensor:
@@ -204,8 +192,11 @@ def value(u: Tensor) -> Tensor:
 def gradient(u: Tensor) -> Tensor:
     """h_t(u_{i-1}, u_i) + h_s(u_i, u_{i+1});  h_t = -Ψ(|s|) Φ'(t),  h_s = -Ψ'(|s|) Φ(±t)."""
     s, t = u[..., :-1], u[..., 1:]
-    forward = psi_slope(s.abs()) * phi(s.sign() * t)
-    return -(psi(_before(u).abs()) * phi_slope(u) + pad(forward, (0, 1)))
+    r = _inverse(s.abs())
+    q = r * r
+    level = torch.exp(1 - q)  # Ψ(|s|), and Ψ' = 4r³Ψ
+    forward = 4 * q * r * level * phi(s.sign() * t)
+    return -(pad(level, (1, 0), value=1.0) * phi_slope(u) + pad(forward, (0, 1)))
 
 
 def hessian(u: Tensor) -> Tensor:

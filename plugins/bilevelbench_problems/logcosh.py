@@ -11,7 +11,6 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Constant, Instance, Problem, bound, dot, estimated, exact
-from bilevelbench_problems.chain import product
 from bilevelbench_problems.common import noise_model, random_orthogonal, spread
 from bilevelbench_problems.separable import LOG_COSH, Scalar, peak
 
@@ -27,8 +26,8 @@ ROBUST = Scalar(
 class LogCosh(Problem):
     """g(x, y) = 1/2 yᵀA y - xᵀB y + c Σ_i log cosh(w_i),  w = y + Nᵀx;  f(x, y) = Σ_i r(y_i - t_i) + reg/2 ‖x‖².
 
-    r(u) = u²/(1+u²), so that targets far away pull little and φ is not convex. spec(A) lies evenly in [L/kappa, L]; B is
-    normal over √dim_y, N has orthonormal rows or columns, t, x0 and y0 are normal, t three times as wide.
+    r(u) = u²/(1+u²), so that targets far away pull little and φ is not convex. spec(A) lies evenly in [L/kappa, L]; B
+    is normal over √dim_y, N has orthonormal rows or columns, t, x0 and y0 are normal, t three times as wide.
 
     y*(x) has no closed form; the evaluator solves for it. With s = sech² w, K = [N; I], S = diag(s):
 
@@ -60,23 +59,22 @@ class LogCosh(Problem):
     def build(self) -> Instance:
         data = self._draw()
         c, reg, dtype = self.c, self.reg, torch.get_default_dtype()
-        A, B, N = (product(M, dtype) for M in (data.A, data.B, data.N))
-        Bt, Nt = product(data.B.T, dtype), product(data.N.T, dtype)
-        t = data.t.to(dtype)
+        A, B, N, t, x0, y0 = (part.to(dtype) for part in (data.A, data.B, data.N, data.t, data.x0, data.y0))
+        Bt, Nt = B.T.contiguous(), N.T.contiguous()
 
         def f(x: Tensor, y: Tensor) -> Tensor:
             return ROBUST.value(y - t).sum(-1, keepdim=True) + 0.5 * reg * dot(x, x)
 
         def g(x: Tensor, y: Tensor) -> Tensor:
-            bend = LOG_COSH.value(y + N(x)).sum(-1, keepdim=True)
-            return 0.5 * dot(A(y), y) - dot(B(x), y) + c * bend
+            bend = LOG_COSH.value(y + x @ N).sum(-1, keepdim=True)
+            return 0.5 * dot(y @ A, y) - dot(x @ B, y) + c * bend
 
         def grad_g(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            bend = c * torch.tanh(y + N(x))
-            return Nt(bend) - Bt(y), A(y) - B(x) + bend
+            bend = c * torch.tanh(y + x @ N)
+            return bend @ Nt - y @ Bt, y @ A - x @ B + bend
 
         def curved(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-            return c * LOG_COSH.curvature(y + N(x)) * v
+            return c * LOG_COSH.curvature(y + x @ N) * v
 
         return Instance(
             f=f,
@@ -84,12 +82,12 @@ class LogCosh(Problem):
             grad_f_x=lambda x, y: spread(reg * x, y),
             grad_f_y=lambda x, y: spread(ROBUST.slope(y - t), x),
             grad_g=grad_g,
-            grad_g_x=lambda x, y: Nt(c * torch.tanh(y + N(x))) - Bt(y),
-            grad_g_y=lambda x, y: A(y) - B(x) + c * torch.tanh(y + N(x)),
-            hvp_g_yy=lambda x, y, v: A(v) + curved(x, y, v),
-            jvp_g_xy=lambda x, y, v: Nt(curved(x, y, v)) - Bt(v),
-            x0=data.x0.to(dtype),
-            y0=data.y0.to(dtype),
+            grad_g_x=lambda x, y: c * torch.tanh(y + x @ N) @ Nt - y @ Bt,
+            grad_g_y=lambda x, y: y @ A - x @ B + c * torch.tanh(y + x @ N),
+            hvp_g_yy=lambda x, y, v: v @ A + curved(x, y, v),
+            jvp_g_xy=lambda x, y, v: curved(x, y, v) @ Nt - v @ Bt,
+            x0=x0,
+            y0=y0,
             constants=self._constants(data),
             noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
             points="stack",

@@ -42,6 +42,8 @@ class BA(Algorithm):
 
     n0: PositiveInt = 1
     """lower-level steps, times the schedule"""
+    grow: bool = True
+    """let their number grow as the schedule says"""
     warm_start: bool = False
     """start the lower level at the previous y instead of y0"""
     dense: NonNegativeInt = 100
@@ -66,7 +68,7 @@ class BA(Algorithm):
         return State(x=x - self.eta_x * d, y=y, y0=s.y0, k=s.k + 1)
 
     def _steps(self, k: int) -> int:
-        return self.n0 * math.ceil((k + 1) ** 0.25 / 2)
+        return self.n0 * (math.ceil((k + 1) ** 0.25 / 2) if self.grow else 1)
 
     def _solve(self, oracle: Oracle, x: Tensor, y: Tensor, b: Tensor) -> Tensor:
         if oracle.dy > self.dense:
