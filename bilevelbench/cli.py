@@ -165,9 +165,10 @@ def merge(
     total = len(Store(out).publish().runs)
     for sentence in done.skipped:
         typer.echo(f"warning: left out: {sentence}", err=True)
+    packs = f"{done.packs} pack{'' if done.packs == 1 else 's'}"
     typer.echo(
-        f"merged {done.trials} new trials in {done.packs} packs into {out}, which now holds {total}; "
-        f"{done.duplicates} were there already and agree"
+        f"{out} holds {total} trials now: {done.trials} are new, from {packs}, "
+        f"and {done.duplicates} were there already, with the same numbers"
     )
 
 

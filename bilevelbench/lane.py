@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.trial import Trial
 
 CurveRow = dict[str, Any]
@@ -34,9 +35,16 @@ class Lane:
         self.due = ratio**power
         if not math.isnan(row["grad_phi"]):
             self.best_grad_phi = min(self.best_grad_phi, row["grad_phi"])
-        seen = row["mean_grad_phi"] if self.trial.schedule.mean else row["grad_phi"]
+        if self.trial.targets:
+            self._reach(row)
+
+    def _reach(self, row: CurveRow) -> None:
+        column = self.trial.schedule.target_column
+        if column not in row:
+            raise InvalidInput(f"a target is held against the curve's column {column!r}{suggestion(column, row)}")
         error = row["grad_phi_error"]
-        certified = seen + (0.0 if math.isnan(error) else error)
+        known = self.trial.schedule.on is None and not math.isnan(error)
+        certified = row[column] + (error if known else 0.0)
         targets = sorted(self.trial.targets, reverse=True)
         while self.reached < len(targets) and certified <= targets[self.reached]:
             self.reached += 1

@@ -167,10 +167,10 @@ def _width(text: str) -> int:
 
 
 def _at_commas(text: str, room: int) -> str:
-    """The same text on lines of at most `room`, if it has commas enough."""
+    """The same text on lines of at most `room`: broken at commas, and cut on the left where that does not do."""
     lines = [""]
     for part in text.replace(",", ",\0").split("\0"):
-        if lines[-1] and len(lines[-1]) + len(part) > room:
+        if lines[-1].strip() and len(lines[-1]) + len(part) > room:
             lines.append("  ")
         lines[-1] += part
-    return "\n".join(lines)
+    return "\n".join(line if len(line) <= room else "…" + line[1 - room :] for line in lines)

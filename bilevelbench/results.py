@@ -150,12 +150,16 @@ def _frame(table: str, rows: Sequence[Mapping[str, Any]], types: dict[str, pa.Da
     for name, (i, row) in itertools.product(_REQUIRED[table], enumerate(rows)):
         if row.get(name) in (None, ""):
             raise InvalidInput(f"row {i} of `{table}` has no {name!r}; a trial is not known without it")
-    columns = {
-        name: pa.array([_value(table, name, type_, row.get(name)) for row in rows], type_)
-        for name, type_ in types.items()
-    }
+    columns = {name: pa.array(_values(table, name, type_, rows), type_) for name, type_ in types.items()}
     frame: pd.DataFrame = pa.table(columns).to_pandas()
     return frame
+
+
+def _values(table: str, name: str, type_: pa.DataType, rows: Sequence[Mapping[str, Any]]) -> Sequence[str | int | float]:
+    values = [row.get(name) for row in rows]
+    if type_ == REAL and all(type(value) is float for value in values):  # the usual case of a long curve
+        return values  # type: ignore[return-value]
+    return [_value(table, name, type_, value) for value in values]
 
 
 def _value(table: str, name: str, type_: pa.DataType, value: Any) -> str | int | float:

@@ -118,6 +118,7 @@ class PackRun:
         self.kept: tuple[Tensor, Tensor] | None = None  # the random iterate, if that is the answer
         self.grad_sum = torch.zeros(len(order), 1, dtype=torch.float64)
         self._reservoir: Draws | None = None
+        self._next = _Next.of(lanes)
         self._may_stop = type(algorithm).stopped is not Algorithm.stopped
 
     # ------------------------------------------------------------------------------------------------ the loop
@@ -202,14 +203,16 @@ class PackRun:
             self._drop_diverged(range(len(self.lanes)))
         if not self.lanes:
             return
-        if meter.most() >= min(lane.due for lane in self.lanes):
+        if meter.most() >= self._next.due:
             meter.flush()
             cost = meter.cost()
             due = [i for i, lane in enumerate(self.lanes) if cost[i] >= lane.due]
             due = self._drop_diverged(due)
             if due:
                 self._look(due)
-        self._leave_if_done()
+                self._leave_if_done()
+        if step >= self._next.steps or self.seconds >= self._next.seconds:
+            self._leave_if_done()
 
     # ------------------------------------------------------------------------------------------------ looking
 
@@ -218,28 +221,21 @@ class PackRun:
         x, y = self.algorithm.point(self.state)
         for i, row in zip(which, self._rows(which, x, y, self.state), strict=True):
             self.lanes[i].look(row)
+        self._next = _Next.of(self.lanes)
 
     def _rows(self, which: Sequence[int] | range, x: Tensor, y: Tensor, state: Any) -> list[dict[str, Any]]:
         seen, extras = self._evaluate(which, x, y, self.algorithm.extras(state))
-        columns = self.oracle.meter.columns()
-        rows = []
-        for n, i in enumerate(which):
-            row = {
-                "step": self.step,
-                "cost": float(columns["cost"][i]),
-                "first_order": int(columns["first_order"][i]),
-                "second_order": int(columns["second_order"][i]),
-                "seconds": self.seconds,
-                "phi": seen.phi[n].item(),
-                "grad_phi": seen.grad_phi[n].item(),
-                "grad_phi_error": seen.error[n].item(),
-                "g_y": seen.g_y[n].item(),
-                **{name: column[n].item() for name, column in {**seen.further, **extras}.items()},
-            }
-            if self.schedule.mean:
-                row["mean_grad_phi"] = self.grad_sum[i].item() / max(self.step, 1) if self.step else math.inf
-            rows.append(row)
-        return rows
+        counts = self.oracle.meter.columns()
+        lists = {name: [float(counts[name][i]) for i in which] for name in ("cost", "first_order", "second_order")}
+        tensors = {"phi": seen.phi, "grad_phi": seen.grad_phi, "grad_phi_error": seen.error, "g_y": seen.g_y}
+        lists |= {name: t.reshape(-1).tolist() for name, t in {**tensors, **seen.further, **extras}.items()}
+        if self.schedule.mean:
+            sums = self.grad_sum.reshape(-1).tolist()
+            lists["mean_grad_phi"] = [sums[i] / self.step if self.step else math.inf for i in which]
+        names = list(lists)
+        shared = {"step": self.step, "seconds": self.seconds}
+        # zip stops at the lanes that were asked for; what follows them is padding
+        return [{**shared, **dict(zip(names, row, strict=True))} for _, *row in zip(which, *lists.values(), strict=False)]
 
     def _evaluate(self, which: Sequence[int] | range, x: Tensor, y: Tensor, extras: dict[str, Tensor]) -> Any:
         """Of some lanes, padded like a pack, so that the numbers do not depend on who else is looked at."""
@@ -392,6 +388,7 @@ class PackRun:
         """The others go on in a narrower pack."""
         stay = [i for i in range(len(self.lanes)) if i not in set(gone)]
         self.lanes = [self.lanes[i] for i in stay]
+        self._next = _Next.of(self.lanes)
         if not stay:
             return
         order = padded(stay, PAD if self.wide else 1)
@@ -412,6 +409,24 @@ class PackRun:
             value = getattr(self.algorithm, name)
             if isinstance(value, Tensor) and value.dtype == torch.int64:
                 self.oracle.remember(value)
+
+
+@dataclass(frozen=True)
+class _Next:
+    """The first cost, step and second at which anything can happen to some lane."""
+
+    due: float
+    steps: float
+    seconds: float
+
+    @classmethod
+    def of(cls, lanes: Sequence[Lane]) -> _Next:
+        budgets = [lane.trial.budget for lane in lanes]
+        return cls(
+            due=min((lane.due for lane in lanes), default=math.inf),
+            steps=min((b.steps for b in budgets if b.steps is not None), default=math.inf),
+            seconds=min((b.seconds for b in budgets if b.seconds is not None), default=math.inf),
+        )
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class Sampler:
             weight = torch.full(index.shape, 1.0 / sample.size, dtype=self.dtype)
         else:  # lanes with fewer data than the largest batch: the rest weighs nothing
             on = torch.arange(largest) < sample.size
-            weight = (on / sample.size).to(self.dtype).expand(index.shape)
+            weight = (on.to(self.dtype) / sample.size).expand(index.shape)
         if sample.points is None:
             index, weight = index[0], weight[0]
         return _with_rows(sample, Rows(index.contiguous(), weight))
@@ -108,7 +108,12 @@ class Sampler:
             raise InvalidInput(f"{query} was given a sample of {xi.level}; draw it with oracle.sample_{level}(...)")
         if xi.points is None:
             return arguments
-        shape = torch.broadcast_shapes((xi.points,), *(a.shape[:-2] for a in arguments))
+        shapes = [a.shape[:-2] for a in arguments]
+        try:
+            shape = torch.broadcast_shapes((xi.points,), *shapes)
+        except RuntimeError:
+            asked = torch.broadcast_shapes(*shapes)
+            raise InvalidInput(f"{query}: a sample for {xi.points} points used at points {tuple(asked)}") from None
         return tuple(a.expand(*shape, *a.shape[-2:]) for a in arguments)
 
     def add_noise(self, query: str, out: Any, arguments: tuple[Tensor, ...], xi: Sample, draws: Draws) -> Any:

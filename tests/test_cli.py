@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import subprocess
 import sys
 
@@ -19,42 +20,15 @@ import bilevelbench
 from bilevelbench.cli import main
 from bilevelbench.registry import Failure, registry
 from bilevelbench.report.tables import markdown, summary
-from bilevelbench.store import load_results
+from bilevelbench.store import Store, load_results
 
 EXAMPLE = ["run", "-a", "f2ba[K=3,lam=10,100,1000]", "-p", "quadratic[dim_x=5]", "--steps", "50", "--seeds", "2"]
 RUNS = [
-    "trial_id",
-    "algorithm",
-    "algorithm_params",
-    "problem",
-    "problem_params",
-    "seed",
-    "status",
-    "message",
-    "steps",
-    "grad_f",
-    "grad_g",
-    "grad_f_x",
-    "grad_f_y",
-    "grad_g_x",
-    "grad_g_y",
-    "hvp",
-    "jvp",
-    "value",
-    "first_order",
-    "second_order",
-    "samples",
-    "cost",
-    "seconds",
-    "pack_lanes",
-    "phi",
-    "grad_phi",
-    "last_grad_phi",
-    "best_grad_phi",
-    "plugin",
-    "plugin_version",
-    "schema_version",
-]
+    "trial_id", "algorithm", "algorithm_params", "problem", "problem_params", "seed", "status", "message", "steps",
+    "grad_f", "grad_g", "grad_f_x", "grad_f_y", "grad_g_x", "grad_g_y", "hvp", "jvp", "value", "first_order",
+    "second_order", "samples", "cost", "seconds", "pack_lanes", "phi", "grad_phi", "last_grad_phi", "best_grad_phi",
+    "plugin", "plugin_version", "schema_version",
+]  # fmt: skip
 CURVE = ["trial_id", "step", "first_order", "second_order", "seconds", "phi", "grad_phi"]
 UNLIKE = ["seconds", "peak_memory"]  # what two runs of one trial may differ in
 
@@ -86,7 +60,7 @@ class {cls}(Algorithm):
         if self.mode == "cheat":
             oracle.hvp_g_yy(s.x, s.y, s.y)
         f_x, f_y = oracle.grad_f(s.x, s.y)
-        if self.mode == "nan":
+        if self.mode == "blowup":
             f_x = f_x / 0 * 0
         return State(s.x - self.eta * f_x, s.y - self.eta * f_y)
 '''
@@ -146,7 +120,7 @@ def mixed(tmp_path_factory):
     """Trials that end in many ways, in this process."""
     folder = tmp_path_factory.mktemp("mixed")
     (folder / "mine.py").write_text(METHOD.format(cls="Mine"))
-    spec = f"{folder / 'mine.py'}[mode=raise,exit,cheat,nan,fine]"
+    spec = f"{folder / 'mine.py'}[mode=raise,exit,cheat,blowup,fine]"
     code, out, err = cli("run", "-a", spec, "-p", "quadratic", "--steps", 20, "--jobs", 0, "-o", folder / "out")
     assert (code, err) == (0, "")
     return folder / "out", out
@@ -248,7 +222,12 @@ def test_what_happens_inside_a_run_is_a_row(mixed):
     )
     status = dict(zip(runs["mode"], runs["status"], strict=True))
     message = dict(zip(runs["mode"], runs["message"], strict=True))
-    assert (status["raise"], status["exit"], status["nan"], status["fine"]) == ("error", "error", "diverged", "budget")
+    assert (status["raise"], status["exit"], status["blowup"], status["fine"]) == (
+        "error",
+        "error",
+        "diverged",
+        "budget",
+    )
     assert status["cheat"] in ("error", "invalid")
     assert "ValueError: <b>on purpose</b>" in message["raise"]
     assert "SystemExit: 4" in message["exit"]
@@ -275,7 +254,7 @@ def test_a_target_ends_a_trial_and_wins_over_the_suite(tmp_path):
 
 
 def test_a_suite_can_be_narrowed(tmp_path):
-    code, out, _ = cli("run", "--all", "-a", "f2ba", "-p", "quadratic", "--steps", 2, "--jobs", 0, "-o", tmp_path)
+    code, _, _ = cli("run", "--all", "-a", "f2ba", "-p", "quadratic", "--steps", 2, "--jobs", 0, "-o", tmp_path)
     assert code == 0
     assert set(load_results(tmp_path).runs["algorithm"]) == {"f2ba"}
 
@@ -316,7 +295,7 @@ def test_a_pseudo_terminal_gets_live_progress(tmp_path):
 def test_the_table_fits_and_breaks_no_words(mixed, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     folder, _ = mixed
-    spec = f"{folder.parent / 'mine.py'}[mode=raise,exit,cheat,nan,fine]"
+    spec = f"{folder.parent / 'mine.py'}[mode=raise,exit,cheat,blowup,fine]"
     code, out, _ = cli("run", "-a", spec, "-p", "quadratic", "--steps", 20, "-o", folder)
     assert code == 0
     table = out[out.index("\nquadratic") + 1 : out.index("\ntables:")].splitlines()
@@ -324,6 +303,9 @@ def test_the_table_fits_and_breaks_no_words(mixed, monkeypatch, width):
     for word in ("method", "|grad", "phi|", "cost", "0.001", "gradients", "HVP", "JVP", "ended"):
         assert word in header
     body = "\n".join(table[3:])
+    for mode in ("raise", "exit", "cheat", "blowup", "fine"):
+        assert f"mode={mode}]" in body
+    assert max(map(len, table)) <= width
     assert len(re.findall(r"\d (budget|error|invalid|diverged)", body)) == 5
     assert "never" in body
 
@@ -441,13 +423,30 @@ def test_a_bug_is_one_line_too(monkeypatch):
 # ---- damage
 
 
-@pytest.mark.parametrize("where", ["pack.json", "runs.parquet", "curve.parquet"])
-@pytest.mark.parametrize("how", ["cut", "flipped"])
-def test_a_damaged_result_is_named_and_run_again(tmp_path, where, how):
-    command = ["run", "-a", "f2ba", "-p", "quadratic[dim_x=2,3]", "--steps", 5, "--jobs", 0, "-o", tmp_path / "a"]
-    assert cli(*command)[0] == 0
-    assert cli(*command[:-1], tmp_path / "b")[0] == 0
-    victim, other = sorted((tmp_path / "a" / "packs").iterdir())
+DATA = ["run", "-a", "f2ba", "-p", "quadratic[data_seed=0,1]", "--steps", 5, "--jobs", 0, "-o"]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound")
+    assert cli(*DATA, folder)[0] == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [
+        ("pack.json", "cut"),
+        ("pack.json", "flip"),
+        ("runs.parquet", "cut"),
+        ("runs.parquet", "flip"),
+        ("curve.parquet", "flip"),
+    ],
+)
+def test_a_damaged_result_is_named_and_run_again(sound, tmp_path, where, how):
+    folder = tmp_path / "store"
+    shutil.copytree(sound, folder)
+    victim, other = sorted((folder / "packs").iterdir())
     kept = (other / "pack.json").read_bytes()
     data = bytearray((victim / where).read_bytes())
     if how == "cut":
@@ -455,15 +454,15 @@ def test_a_damaged_result_is_named_and_run_again(tmp_path, where, how):
     else:
         data[len(data) // 2] ^= 1
     (victim / where).write_bytes(data)
-    code, out, err = cli(*command)
+    code, out, err = cli(*DATA, folder)
     assert (code, err) == (0, "")
     assert f"{victim / where}" in out
     assert "the same command runs its trials again" in out
     assert "2 trials, 1 of them stored already; 1 to run" in out
-    assert_equal_tables(tmp_path / "a", tmp_path / "b")
+    assert_equal_tables(folder, sound)
     assert (other / "pack.json").read_bytes() == kept
-    assert list((tmp_path / "a" / "packs").glob("*.corrupt-0"))  # kept for whoever wants to know
-    assert "nothing to run" in cli(*command)[1]
+    assert list((folder / "packs").glob("*.corrupt-0"))  # kept for whoever wants to know
+    assert Store(folder).done() == set(load_results(sound).runs["trial_id"])
 
 
 # ---- list, info, doctor
@@ -508,11 +507,11 @@ def test_report(mixed, tmp_path):
     folder, _ = mixed
     table = summary(load_results(folder))
     assert cli("report", folder) == (0, markdown(table), "")
-    code, out, _ = cli("report", folder, "--format", "csv")
+    _, out, _ = cli("report", folder, "--format", "csv")
     pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(out)), table, check_exact=True)
     assert cli("report", folder, "-f", "md", "-o", tmp_path / "t.md")[0] == 0
     assert (tmp_path / "t.md").read_text() == markdown(table)
-    code, out, _ = cli("report", folder, "-f", "html", "-o", tmp_path / "p.html")
+    _, out, _ = cli("report", folder, "-f", "html", "-o", tmp_path / "p.html")
     assert out == f"page: {tmp_path / 'p.html'}\n"
     assert "<svg" in (tmp_path / "p.html").read_text()
 
@@ -535,18 +534,15 @@ def test_reports_that_cannot_be_made(mixed, tmp_path):
 def test_merge(example, mixed, tmp_path):
     code, out, err = cli("merge", example[0], mixed[0], "-o", tmp_path / "both")
     assert (code, err) == (0, "")
-    assert f"merged 11 new trials in 2 packs into {tmp_path / 'both'}, which now holds 11; 0 were there already" in out
+    assert f"{tmp_path / 'both'} holds 11 trials now: 11 are new, from 6 packs, and 0 were there already" in out
     assert len(pd.read_parquet(tmp_path / "both" / "runs.parquet")) == 11
     code, out, _ = cli("merge", example[0], "-o", tmp_path / "both")
-    assert "merged 0 new trials" in out
-    assert "6 were there already and agree" in out
+    assert "0 are new, from 0 packs, and 6 were there already, with the same numbers" in out
     assert "nothing to merge" in refused("merge", tmp_path / "both", "-o", tmp_path / "both")
     assert "has no packs to merge" in refused("merge", tmp_path / "gone", "-o", tmp_path / "both")
 
 
 def test_merge_of_damaged_packs(example, mixed, tmp_path):
-    import shutil
-
     shutil.copytree(example[0], tmp_path / "bad")
     (victim,) = (tmp_path / "bad" / "packs").iterdir()
     (victim / "pack.json").write_text("{}")
@@ -554,4 +550,4 @@ def test_merge_of_damaged_packs(example, mixed, tmp_path):
     code, out, err = cli("merge", tmp_path / "bad", mixed[0], "-o", tmp_path / "both", "--skip-corrupt")
     assert code == 0
     assert "warning: left out: " in err
-    assert "merged 5 new trials in 1 packs" in out
+    assert "5 are new, from 5 packs" in out

@@ -19,7 +19,7 @@ from bilevelbench.cli import main
 from bilevelbench.store import Store, load_results
 
 # Eight packs of two trials; each takes part of a second.
-COMMAND = ["run", "-a", "f2ba", "-p", "quadratic[dim_x=2,3,4,5,6,7,8,9]", "--seeds", "2", "--steps", "800"]
+COMMAND = ["run", "-a", "f2ba", "-p", "quadratic[data_seed=0,1,2,3,4,5,6,7]", "--seeds", "2", "--steps", "400"]
 PACKS, TRIALS = 8, 16
 
 
@@ -102,8 +102,9 @@ def kill_and_resume(folder, undisturbed, waits, jobs):
         stop(process, signal.SIGKILL)
         now = stored(folder)
         assert before.items() <= now.items()  # nothing was lost and nothing was written twice
-        assert Store(folder).problems == []
-        assert len(load_results(folder).runs) == sum(len(json.loads(t)["trial_ids"]) for *_, t in now.values())
+        results = Store(folder).load()
+        assert results.problems == []
+        assert len(results.runs) == sum(len(json.loads(t)["trial_ids"]) for *_, t in now.values())
         before = now
     out = here(folder)
     done = sum(len(json.loads(text)["trial_ids"]) for *_, text in before.values())
@@ -129,7 +130,7 @@ def test_killed_again_and_again_at_random_times(tmp_path, undisturbed, jobs):
 def test_ctrl_c(tmp_path, undisturbed):
     process = start(tmp_path, jobs=2)
     wait_for(tmp_path, process, 1)
-    out, err = stop(process, signal.SIGINT)
+    _, err = stop(process, signal.SIGINT)
     assert process.returncode == 130, err
     assert err.strip() == "interrupted; what was finished is stored, and the same command goes on from there"
     before = stored(tmp_path)

@@ -256,7 +256,7 @@ def test_one_class_of_several(file):
     assert registry().algorithm(f"{name}:B").value.name == "b"
     with pytest.raises(UnknownName, match=r"unknown class in .*mine.py 'C'; there is A, B"):
         registry().algorithm(f"{name}:C")
-    with pytest.raises(InvalidInput, match="problem file 'gone.py' does not exist"):
+    with pytest.raises(InvalidInput, match=r"problem file 'gone\.py' does not exist"):
         registry().problem("gone.py")
 
 

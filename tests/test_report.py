@@ -241,7 +241,7 @@ def test_ids_are_unique_and_references_lead_somewhere(tmp_path):
 )
 def test_pages_of_odd_results(tmp_path, trials):
     data = results(*trials)
-    text, html = page(tmp_path, data)
+    _, html = page(tmp_path, data)
     words = {cell.lower() for cell in html.cells}
     assert not words & {"nan", "inf", "-inf"}
     markdown(summary(data))

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Constant, Instance, Problem, bound, dot, estimated, exact
+from bilevelbench import Constant, Instance, Problem, bound, dot, estimated, exact, norm
 from bilevelbench_problems.common import noise_model, random_orthogonal, spread
 from bilevelbench_problems.separable import LOG_COSH, Scalar, peak
 
@@ -150,19 +150,21 @@ class _Data:
         """Newton's method for many x at once. A step is halved until ‖g_y‖ falls, as it does in that direction."""
         y = torch.zeros(len(x), len(self.t), dtype=torch.float64)
         force = self._force(x, y)
+        enough = 1e-13 * (1 + norm(force))
         for _ in range(100):
+            size = norm(force)
+            going = size > enough
+            if not bool(going.any()):
+                break
             direction = torch.linalg.solve(self._hessian(x, y), force)
-            step = torch.ones(len(x), 1, dtype=torch.float64)
+            step = torch.ones_like(size)
             for _ in range(40):
-                new = self._force(x, y - step * direction)
-                worse = new.norm(dim=-1, keepdim=True) > (1 - 1e-4 * step) * force.norm(dim=-1, keepdim=True)
+                worse = going & (norm(self._force(x, y - step * direction)) > (1 - 1e-4 * step) * size)
                 if not bool(worse.any()):
                     break
                 step = torch.where(worse, step / 2, step)
             y = y - step * direction
             force = self._force(x, y)
-            if force.norm(dim=-1).max() < 1e-12 * (1 + self.B.norm()):
-                break
         return y
 
     def _force(self, x: Tensor, y: Tensor) -> Tensor:

@@ -196,7 +196,7 @@ class _Binary:
         return -logsigmoid((2 * T - 1) * Z).squeeze(-2)
 
     def probabilities(self, Z: Tensor) -> Tensor:
-        return torch.sigmoid(Z)
+        return (1 + torch.exp(-Z)).reciprocal()  # torch.sigmoid rounds an element by its place in the tensor
 
     def bend(self, P: Tensor, U: Tensor) -> Tensor:
         return P * (1 - P) * U

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -37,8 +38,10 @@ parametrize = pytest.mark.parametrize("problem", PROBLEMS, ids=repr)
 
 def check_bits(instance: Instance, rows: Rows | None = None, scale: float = 1.0) -> None:
     """A lane alone, in a pack filled up with copies, has the bits that it has among 36."""
-    L, extra = 36, ()
-    x, y, v = (scale * normal(L, d, seed=i).to(instance.x0.dtype) for i, d in enumerate([instance.dx, *[instance.dy] * 2]))
+    L = 36
+    x, y, v = (
+        scale * normal(L, d, seed=i).to(instance.x0.dtype) for i, d in enumerate([instance.dx, *[instance.dy] * 2])
+    )
     for query in QUERIES:
         arguments = (x, y, v) if "vp" in query else (x, y)
         extra = () if rows is None else (rows,)
@@ -92,7 +95,9 @@ def test_float32_sees_the_same_data() -> None:
     assert single.constants.given == double.constants.given
     x = normal(4, 6)
     assert single.reference.grad_phi(x).dtype == torch.float32
-    torch.testing.assert_close(single.reference.grad_phi(x).double(), double.reference.grad_phi(x.double()), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(
+        single.reference.grad_phi(x).double(), double.reference.grad_phi(x.double()), rtol=1e-3, atol=1e-5
+    )
 
 
 def test_psi_and_phi() -> None:
@@ -113,7 +118,7 @@ def test_psi_is_safe_around_one_half(dtype: torch.dtype) -> None:
     for function in functions:
         assert torch.isfinite(function(t)).all()
         assert (function(t)[t <= 0.5] == 0).all()
-    for function, derivative in zip(functions, functions[1:], strict=False):
+    for function, derivative in itertools.pairwise(functions):
         (by_autograd,) = torch.autograd.grad(function(t).sum(), t)
         torch.testing.assert_close(by_autograd, derivative(t.detach()))
     u = t.detach().expand(1, -1).clone().requires_grad_(True)
@@ -162,7 +167,9 @@ def test_eps_and_dim_are_linked() -> None:
 def test_delta_is_the_distance_to_the_infimum() -> None:
     instance = Chain(dim=5, rotate=False).build()
     end = torch.full((1, 5), 1e5)
-    assert float(instance.reference.phi(instance.x0) - instance.reference.phi(end)) == pytest.approx(instance.constants.Delta)
+    assert float(instance.reference.phi(instance.x0) - instance.reference.phi(end)) == pytest.approx(
+        instance.constants.Delta
+    )
 
 
 def test_a_gradient_sees_one_more_coordinate() -> None:
