@@ -28,7 +28,7 @@ class AlgorithmEntry(_Table):
 
 
 class ProblemEntry(_Table):
-    """A problem; `budget` and `targets` override the suite's."""
+    """A problem; `budget` and `targets` override the suite's. Under `[[override]]` it settles only those of a problem."""
 
     name: str
     params: dict[str, Any] = {}
@@ -46,6 +46,7 @@ class Suite(_Table):
     description: str = ""
     algorithm: Literal["all"] | tuple[AlgorithmEntry, ...] = "all"
     problem: Literal["all"] | tuple[ProblemEntry, ...] = "all"
+    override: tuple[ProblemEntry, ...] = ()
     seeds: PositiveInt | tuple[NonNegativeInt, ...] = 1
     data_seeds: PositiveInt = 1
     budget: Budget
@@ -86,7 +87,9 @@ class Suite(_Table):
     def _problems(self, registry: Registry) -> Iterator[tuple[Spec, ProblemEntry]]:
         entries: Sequence[ProblemEntry]
         if self.problem == "all":
-            entries = [ProblemEntry(name=name) for name, e in registry.problems.items() if e.value.embedded]
+            known = {entry.name: entry for entry in self.override}
+            names = [name for name, entry in registry.problems.items() if entry.value.embedded]
+            entries = [known.get(name, ProblemEntry(name=name)) for name in names]
         else:
             entries = self.problem
         for entry in entries:

@@ -138,8 +138,9 @@ class Sigmoids(Problem):
 def assert_sigmoids_agree(dim: int, dtype: str) -> None:
     here = plugins(Sigmoids)
     texts, rest = [f"f2ba[K=3,lam={1.5 + i}]" for i in range(12)], {"dtype": dtype, "schedule": Schedule(ratio=1e3)}
-    some = [trial(text, f"sigmoids[dim={dim}]", steps=5, among=here, **rest) for text in texts]
-    assert_same(packed(some, here), alone(some, here))
+    some = [trial(text, f"sigmoids[dim={dim}]", steps=25, among=here, **rest) for text in texts]
+    chosen = [some[3], some[11]]
+    assert_same(of(packed(some, here), chosen), alone(chosen, here))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -148,9 +149,10 @@ def test_functions_of_vector_units_agree_where_four_lanes_fill_whole_vectors(dty
 
 
 @pytest.mark.xfail(
+    raises=AssertionError,
     reason="torch computes the last elements of a tensor, which fill no pair of vectors, by other code: sigmoid, "
-    "softplus, cosh, sinh, pow and logaddexp differ there in the last bit; 16 lanes would leave no such rest"
+    "softplus, cosh, sinh, pow and logaddexp differ there in the last bit; 16 lanes would leave no such rest",
 )
-@pytest.mark.parametrize(("dim", "dtype"), [(1, "float64"), (5, "float64"), (5, "float32")])
+@pytest.mark.parametrize(("dim", "dtype"), [(1, "float64"), (5, "float32")])
 def test_functions_of_vector_units_agree_in_odd_dimensions(dim, dtype):
     assert_sigmoids_agree(dim, dtype)

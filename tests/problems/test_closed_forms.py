@@ -82,4 +82,4 @@ def test_noise_is_exact_unless_asked_for(cls: type[Problem]) -> None:
 
 def test_names_are_unique() -> None:
     names = [cls.name for cls in bilevelbench_problems()]
-    assert names == ["quadratic", "power_tail", "tail_anchor", "ridge_abalone"]
+    assert len(set(names)) == len(names) > 0
