@@ -21,8 +21,9 @@ T = TypeVar("T")
 # It reads this at its first product, so this has to be imported before; it costs nothing that could be measured.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
-#: A matrix product rounds a row differently with the number of rows; widths that are a multiple of this
-#: do not, so a padded pack gives each lane the bits that it has alone (tests/test_lanes.py).
+#: A matrix product also rounds a row differently with the number of rows. With the setting above, widths that are a
+#: multiple of this do not, so a padded pack gives each lane the bits that it has alone (tests/test_lanes.py). Some
+#: elementwise functions still round by place (docs/decisions/001-interface.md lists them and what to use instead).
 PAD = 4
 
 

@@ -319,6 +319,16 @@ def test_most_is_no_less_than_any_lane_when_they_do_not():
         assert m.most() == m.cost().max()
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_most_counts_a_call_that_was_refused_to_one_lane_once(before):
+    m = meter([before + 1.0, 100.0])
+    for _ in range(before):
+        m.charge("grad_f", 1, 1)
+    m.charge("grad_f", 1, 5)
+    assert m.has_ghosts
+    assert m.most() == before + 5
+
+
 def test_restarting_the_passes_keeps_the_bill():
     m = meter()
     m.charge("grad_f", 2, 3)

@@ -121,6 +121,21 @@ def test_noisy_answers_are_detached_too(bowl, door, point, query):
     assert not any(block.requires_grad for block in blocks(out))
 
 
+def test_answers_are_detached_from_data_that_require_grad(normal, door, point):
+    weight = normal(3).requires_grad_()
+    instance = Instance(
+        f=lambda x, y: dot(weight * x, x) + dot(y, y),
+        g=lambda x, y: dot(y, y),
+        x0=normal(1, 3),
+        y0=normal(1, 5),
+        grad_f_x=lambda x, y: 2 * weight * x,
+    )
+    with torch.enable_grad():
+        oracle = door(instance)
+        assert not oracle.grad_f_x(*point).requires_grad
+        assert not oracle.value_f(*point).requires_grad
+
+
 @pytest.mark.parametrize("query", QUERIES)
 def test_autograd_answers_what_the_closed_form_does(bowl, door, point, query):
     derived, analytic = (ask(door(bowl(derivatives=d)), query, *point) for d in (False, True))

@@ -20,8 +20,10 @@ import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, conjugate_gradient, norm
+from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, conjugate_gradient, dot, norm
 from bilevelbench_methods.descent import lower_gd
+
+_INDEFINITE = "the lower Hessian is not positive definite here: BA needs a strongly convex lower level"
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,20 @@ class BA(Algorithm):
 
     def _solve(self, oracle: Oracle, x: Tensor, y: Tensor, b: Tensor) -> Tensor:
         if oracle.dy > self.dense:
+
+            def product(u: Tensor) -> Tensor:
+                Hu = oracle.hvp_g_yy(x, y, u)
+                if bool((dot(u, Hu) <= 0).any()):
+                    raise InvalidInput(_INDEFINITE)
+                return Hu
+
             tol = 1e-10 * norm(b)
-            return conjugate_gradient(
-                oracle, lambda u: oracle.hvp_g_yy(x, y, u), b, torch.zeros_like(b), 10 * oracle.dy, tol, cold=True
-            )
+            return conjugate_gradient(oracle, product, b, torch.zeros_like(b), 10 * oracle.dy, tol, cold=True)
         units = torch.eye(oracle.dy, dtype=b.dtype)[:, None, :].expand(-1, oracle.L, -1)
         H = oracle.hvp_g_yy(x, y, units).movedim(0, -1)
         factor, failed = torch.linalg.cholesky_ex(H)
         if bool((failed.bool() & torch.isfinite(H).all(-1).all(-1)).any()):
-            raise InvalidInput("the lower Hessian is not positive definite here: BA needs a strongly convex lower level")
+            raise InvalidInput(_INDEFINITE)
         return torch.cholesky_solve(b[..., None], factor)[..., 0]
 
     def x_step(self) -> float | None:

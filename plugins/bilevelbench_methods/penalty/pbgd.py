@@ -57,7 +57,7 @@ class PBGD(Algorithm):
     def resolve(self, constants: Constants) -> Self:
         return self.fill(
             constants,
-            alpha=lambda c: 1 / (c.L_f + self.gam * (2 * c.L_gy + c.L_gy**2 / c.mu)),
+            alpha=lambda c: 1 / (c.L_f + self.gam * (2 * c.L_g + c.L_g**2 / c.mu)),
             b=lambda c: 1 / c.L_gy,
         )
 

@@ -18,8 +18,10 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, PerLane, dot
+from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, PerLane, dot, keep, norm
 from bilevelbench_methods.descent import lower_gd
+
+_FAR = 1e8  # beyond this it is x that has diverged, not h that is too small
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,17 @@ class PZOBO(Algorithm):
     def step(self, s: State, oracle: Oracle) -> State:
         x, u = s.x, oracle.normal(self.Q, oracle.dx)
         X = torch.cat([x[None], x + self.h * u])
-        if bool((X[1:] == x).all(-1).any()):
-            raise InvalidInput(f"h = {self.h.max().item():g} is below rounding: x + h u is x; choose a larger radius h")
+        lost = (norm((X[1:] - x) / self.h - u) > 0.5 * norm(u)).any(0)
+        if bool((lost & (norm(x) < _FAR)).any()):
+            raise InvalidInput(
+                f"h = {self.h.max().item():g} is below rounding: x + h u is x at |x| = {norm(x).max().item():.3g}; "
+                "choose a larger radius h"
+            )
         start = (s.y if self.warm_start else s.y0).expand(self.Q + 1, -1, -1)
         W = lower_gd(oracle, X, start, self.D, self.a)
         y, w = W[0], W[1:]
         f_x, f_y = oracle.grad_f(x, y)
-        d = f_x + (dot((w - y) / self.h, f_y) * u).mean(0)
+        d = keep(~lost, f_x + (dot((w - y) / self.h, f_y) * u).mean(0), torch.full_like(x, torch.nan))
         return State(x=x - self.eta_x * d, y=y, y0=s.y0)
 
     def calls(self, step: int) -> dict[str, int]:
