@@ -9,10 +9,15 @@ The names below are the public interface; the rest is private. They are loaded o
 from __future__ import annotations
 
 import importlib
+import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import pluggy
+
+# MKL rounds a row by its place among the others for some shapes (a (L, 20) @ (20, 5) in float64), unless asked not to. It
+# reads this at its first matrix product, so it is set before anything else here; it costs nothing that could be measured.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from bilevelbench.api import Solution as Solution
@@ -32,9 +37,12 @@ if TYPE_CHECKING:
     from bilevelbench.lanes import dot as dot
     from bilevelbench.lanes import keep as keep
     from bilevelbench.lanes import norm as norm
+    from bilevelbench.lanes import over_points as over_points
     from bilevelbench.linear import conjugate_gradient as conjugate_gradient
     from bilevelbench.linear import neumann_sum as neumann_sum
     from bilevelbench.linear import richardson as richardson
+    from bilevelbench.network import Agents as Agents
+    from bilevelbench.network import Simulated as Simulated
     from bilevelbench.noise import Additive as Additive
     from bilevelbench.noise import Exact as Exact
     from bilevelbench.noise import FiniteSum as FiniteSum
@@ -64,6 +72,7 @@ _HOME = {
     "dot": "lanes",
     "keep": "lanes",
     "norm": "lanes",
+    "over_points": "lanes",
     "conjugate_gradient": "linear",
     "neumann_sum": "linear",
     "richardson": "linear",
@@ -72,6 +81,8 @@ _HOME = {
     "FiniteSum": "noise",
     "Rows": "noise",
     "Oracle": "oracle",
+    "Agents": "network",
+    "Simulated": "network",
     "Instance": "problem",
     "Problem": "problem",
     "Reference": "problem",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from bilevelbench.errors import MissingConstant
 
@@ -13,10 +13,17 @@ Kind = Literal["exact", "bound", "estimated"]
 
 @dataclass(frozen=True)
 class Constant:
-    """`exact`: attained; `bound`: holds everywhere, maybe loose; `estimated`: measured somewhere, promises nothing."""
+    """`exact`: attained; `bound`: holds everywhere, maybe loose; `estimated`: measured somewhere, promises nothing.
 
-    value: float
+    Where several data sets are stacked, `value` may be one number for each lane.
+    """
+
+    value: float | tuple[float, ...]
     kind: Kind = "bound"
+
+    @property
+    def most(self) -> float:
+        return max(self.value) if isinstance(self.value, tuple) else self.value
 
 
 def exact(value: float) -> Constant:
@@ -70,15 +77,28 @@ class Constants(Mapping[str, float]):
 
     def __getitem__(self, name: str) -> float:
         if name in self.given:
-            return self.given[name].value
+            return self.given[name].most
         if name in _FORMULAS:
             return _FORMULAS[name](self)
         raise MissingConstant(name, self.problem)
+
+    def at(self, lane: int) -> Constants:
+        """Those of one lane's data set."""
+        picked = {
+            name: Constant(c.value[lane], c.kind) if isinstance(c.value, tuple) else c for name, c in self.given.items()
+        }
+        return Constants(picked, self.problem)
 
     def __getattr__(self, name: str) -> float:
         if name.startswith("__"):
             raise AttributeError(name)
         return self[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except MissingConstant:
+            return default
 
     def __contains__(self, name: object) -> bool:
         return name in self.given

@@ -160,8 +160,8 @@ def _work(dumps: list[dict[str, Any]], folder: str) -> Done | str:
         pack = tuple(Trial.model_validate(dump) for dump in dumps)
         plugins = registry()
         for named, entry, version in (
-            (pack[0].algorithm, plugins.algorithm(pack[0].algorithm.name), pack[0].plugin_version),
-            (pack[0].problem, plugins.problem(pack[0].problem.name), pack[0].problem_plugin_version),
+            (pack[0].algorithm, plugins.algorithm(pack[0].algorithm.key), pack[0].plugin_version),
+            (pack[0].problem, plugins.problem(pack[0].problem.key), pack[0].problem_plugin_version),
         ):
             if version and entry.version != version:
                 return f"{named.name} was changed while it was being run; run the same command again"
@@ -205,7 +205,7 @@ def _keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Do
 
 
 def _commits(trial: Trial, plugins: Registry) -> dict[str, str | None]:
-    classes: list[type] = [plugins.algorithm(trial.algorithm.name).value, plugins.problem(trial.problem.name).value]
+    classes: list[type] = [plugins.algorithm(trial.algorithm.key).value, plugins.problem(trial.problem.key).value]
     names = (trial.algorithm.name, trial.problem.name)
     return {name: _commit(cls) for name, cls in zip(names, classes, strict=True)}
 

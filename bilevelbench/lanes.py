@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import functools
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -17,11 +17,7 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-# MKL rounds a row by its place among the others for some shapes (a (L, 20) @ (20, 5) in float64), unless asked not to.
-# It reads this at its first product, so this has to be imported before; it costs nothing that could be measured.
-os.environ.setdefault("MKL_CBWR", "AUTO")
-
-#: A matrix product also rounds a row differently with the number of rows. With the setting above, widths that are a
+#: A matrix product rounds a row differently with the number of rows. With MKL_CBWR set (`bilevelbench/__init__.py`), widths that are a
 #: multiple of this do not, so a padded pack gives each lane the bits that it has alone (tests/test_lanes.py). Some
 #: elementwise functions still round by place (docs/decisions/001-interface.md lists them and what to use instead).
 PAD = 4
@@ -52,6 +48,11 @@ def keep(on: Tensor | bool, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(torch.as_tensor(on), new, old)
 
 
+def over_points(values: Tensor) -> Tensor:
+    """The sum over the first axis. torch's own `sum(0)` rounds by the width of the pack; this adds in a fixed order."""
+    return functools.reduce(torch.add, values.unbind(0))
+
+
 def padded(lanes: Sequence[int], pad: int = PAD) -> list[int]:
     """`lanes`, followed by copies of the first one up to a multiple of `pad`."""
     missing = -len(lanes) % pad
@@ -61,7 +62,12 @@ def padded(lanes: Sequence[int], pad: int = PAD) -> list[int]:
 def take(value: Any, lanes: Tensor) -> Any:
     """`value` with only these lanes, whatever it is: what a state, a sample or a packed method may hold."""
     if isinstance(value, Tensor):
-        return value if value.dim() < 2 else value.index_select(-2, lanes)
+        if value.dim() == 1:
+            raise TypeError(
+                f"a tensor of shape {tuple(value.shape)} has no lane axis; keep it as (L, 1), or as a Python number if it "
+                "is the same for all lanes"
+            )
+        return value if value.dim() == 0 else value.index_select(-2, lanes)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if hasattr(value, "take") and not isinstance(value, (np.ndarray, np.generic)):  # an array's `take` knows no lanes

@@ -45,6 +45,8 @@ class Meter:
         self.real = np.array(real, dtype=np.bool_)  # the others are padding: copies that are never charged
         self.calls: F64 = np.zeros((len(QUERIES), lanes))
         self.samples: F64 = np.zeros((len(QUERIES), lanes))
+        self.rounds: F64 = np.zeros(lanes)
+        self.bytes: F64 = np.zeros(lanes)
         self.ghost: BOOL = np.zeros(lanes, dtype=np.bool_)
         self.has_ghosts = False
         self.passes = dict.fromkeys(QUERIES, 0)
@@ -83,6 +85,12 @@ class Meter:
         self.passes[query] += points
         self._flushed[query] += points
         self._update_slack()
+
+    def message(self, size: int) -> None:
+        """One round of communication with `size` bytes from each lane that is on."""
+        on = self._charged()
+        self.rounds[on] += 1
+        self.bytes[on] += size
 
     def switch(self, mask: Tensor | None) -> None:
         """Only these lanes from now on."""
@@ -126,6 +134,7 @@ class Meter:
         out["second_order"] = out["hvp"] + out["jvp"]
         out["samples"] = self.samples.sum(0)
         out["cost"] = self.cost()
+        out["rounds"], out["bytes"] = self.rounds, self.bytes
         return out
 
     def sample_columns(self) -> dict[str, F64]:
@@ -144,6 +153,7 @@ class Meter:
         index = np.array(lanes, dtype=np.int64)
         self.calls, self.samples = self.calls[:, index], self.samples[:, index]
         self.budgets, self.ghost = self.budgets[index], self.ghost[index]
+        self.rounds, self.bytes = self.rounds[index], self.bytes[index]
         self.real = np.array(real, dtype=np.bool_)
         self.has_ghosts = bool(self.ghost.any())
         self._update_slack()

@@ -1,26 +1,35 @@
-"""Communication between agents, metered: rounds and bytes."""
+"""Agents: several owners of one problem, who exchange means of their gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
+from bilevelbench.lanes import over_points
 
-class Network:
-    """One machine: no agents, no messages. A distributed run brings a network whose `mean` averages over its agents."""
+if TYPE_CHECKING:
+    from bilevelbench.problem import Instance
 
-    agents = 1
 
-    def __init__(self) -> None:
-        self.rounds = 0
-        self.bytes = 0
+class Network(Protocol):
+    """How agents average: one call of `mean` is one all-reduce of all tensors in one message."""
+
+    def mean(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]: ...
+
+
+class Simulated:
+    """m agents in one process: the local instance answers (m, L, d) to (L, d), and the mean is over that first axis."""
 
     def mean(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """All tensors in one message."""
-        self.rounds += 1
-        self.bytes += sum(t.numel() * t.element_size() for t in tensors)
-        return self.reduce(tensors)
+        return tuple(over_points(t) / len(t) for t in tensors)
 
-    def reduce(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(tensors)
+
+@dataclass(frozen=True)
+class Agents:
+    """Behind an instance that is the mean over agents: what an agent's own queries are answered by, and the network."""
+
+    local: Instance
+    network: Network

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NoReturn, Protocol, overload
@@ -13,7 +14,6 @@ from torch import Tensor
 from bilevelbench.draws import Draws
 from bilevelbench.errors import InvalidInput, UndeclaredQuery
 from bilevelbench.meter import Meter
-from bilevelbench.network import Network
 from bilevelbench.noise import Additive
 from bilevelbench.problem import QUERIES, Instance, count_points
 from bilevelbench.sample import Order, Sample
@@ -55,7 +55,6 @@ class Oracle:
         seeds: Sequence[int],
         budgets: Sequence[float] | None = None,
         real: Sequence[bool] | None = None,
-        network: Network | None = None,
     ) -> None:
         self._uses = uses
         self.L, self.dx, self.dy = len(seeds), instance.dx, instance.dy
@@ -64,7 +63,7 @@ class Oracle:
         of_f = ("grad_f", "grad_f_x", "grad_f_y", "value_f")
         whole = {query: self.n_f if query in of_f else self.n_g for query in QUERIES}
         self.meter = Meter(whole, budgets or [float("inf")] * self.L, real or [True] * self.L)
-        self.network = network or Network()
+        self.network = instance.agents.network if instance.agents else None
         self._draws = Draws(seeds)
         self._sampler = Sampler(instance.noise, self.dx, self.dy, self.dtype)
         self._fixed_bounds: dict[int, tuple[Tensor, int, int]] = {}
@@ -90,18 +89,23 @@ class Oracle:
             raise UndeclaredQuery(name, self._uses)
         raise AttributeError(f"an oracle has no {name!r}")
 
-    def constant(self, name: str) -> float:
-        """A constant of the problem, declared in `uses` like a query."""
+    def constant(self, name: str) -> float | Tensor:
+        """A constant of the problem, declared in `uses` like a query; (L, 1) where lanes have data sets of their own."""
         if name not in self._uses:
             raise UndeclaredQuery(name, self._uses)
-        return self._instance.constants[name]
+        constants = self._instance.constants
+        given = constants.given.get(name)
+        if given is not None and isinstance(given.value, tuple):
+            return torch.tensor(given.value, dtype=self.dtype).reshape(-1, 1)
+        return constants[name]
 
     def _plug(self, instance: Instance) -> None:
         self._instance = instance
+        self._asked = instance.agents.local if instance.agents else instance
         for query in QUERIES:
             if query in self._uses:
                 make = self._product_query if query in ("hvp_g_yy", "jvp_g_xy") else self._query
-                setattr(self, query, make(query, instance.functions[query]))
+                setattr(self, query, make(query, self._asked.functions[query]))
 
     def _query(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A closure with its usual case first: one exact point, every lane on. The hottest lines of the project."""
@@ -156,7 +160,7 @@ class Oracle:
     def _evaluate(
         self, function: Callable[..., Any], arguments: tuple[Tensor, ...], rows: tuple[Any, ...], points: int
     ) -> Any:
-        if self._instance.points == "stack" or all(a.dim() == 2 for a in arguments):
+        if self._asked.points == "stack" or all(a.dim() == 2 for a in arguments):
             return function(*arguments, *rows)
         shape = torch.broadcast_shapes(*(a.shape[:-2] for a in arguments))
         flat = [a.expand(*shape, *a.shape[-2:]).reshape(-1, *a.shape[-2:]) for a in arguments]
@@ -241,7 +245,13 @@ class Oracle:
     def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
         """`for on in oracle.repeat(K)`: K times, an int or an (L, 1) tensor; `on` is True, or the lanes still at it."""
         outer = self.meter.mask
-        low, high = (times, times) if isinstance(times, int) else self._bounds(times)
+        if isinstance(times, Tensor):
+            self._check_lanes("repeat: a loop length", times)
+            if times.is_floating_point():  # a diverged lane does not hold up the others
+                times = torch.nan_to_num(times, nan=0.0, posinf=0.0)
+            low, high = self._bounds(times)
+        else:
+            low = high = times = _whole("repeat: a loop length", times)
         here = self._frames[-1]
         here.seen += 1
         depth = len(self._frames)
@@ -259,9 +269,17 @@ class Oracle:
             if self.meter.mask is not outer:
                 self.meter.switch(outer)
 
+    def when(self, mask: Tensor) -> Iterator[Tensor | bool]:
+        """`for on in oracle.when(mask)`: an `if` for lanes. The body runs once if any lane is on, never otherwise.
+
+        A Python `if bool(mask.any())` around draws would make a lane's numbers depend on its pack; this does not.
+        """
+        return self.repeat(mask)
+
     @contextmanager
     def only(self, mask: Tensor) -> Iterator[None]:
         """`with oracle.only(mask)`: the other lanes are not charged and get NaN."""
+        self._check_lanes("only: a mask", mask)
         outer = self.meter.mask
         if bool(mask.all()):
             yield
@@ -271,6 +289,10 @@ class Oracle:
             yield
         finally:
             self.meter.switch(outer)
+
+    def _check_lanes(self, what: str, value: Tensor) -> None:
+        if value.shape != (self.L, 1):
+            raise InvalidInput(f"{what} is ({self.L}, 1), one number per lane; got a tensor of shape {tuple(value.shape)}")
 
     def _bounds(self, times: Tensor) -> tuple[int, int]:
         """Iterations that every lane makes, and the most that any lane with budget makes."""
@@ -293,8 +315,10 @@ class Oracle:
     def mean(self, first: Tensor, /, *rest: Tensor) -> tuple[Tensor, ...]: ...
     def mean(self, first: Tensor, /, *rest: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The mean over agents, one round for all tensors together; on one machine, the tensors themselves."""
-        if self.network.agents > 1:
-            first, *others = self.network.mean((first, *rest))
+        if self.network is not None:
+            tensors = (first, *rest)
+            self.meter.message(sum(t.shape[-1] * t.element_size() for t in tensors))
+            first, *others = self.network.mean(tensors)
             rest = tuple(others)
         return (first, *rest) if rest else first
 
@@ -335,11 +359,11 @@ class Oracle:
 
     @property
     def books_agree(self) -> bool:
-        return self.meter.passes == self._instance.passes
+        return self.meter.passes == self._asked.passes
 
     def books(self) -> str:
         """Where the two books differ, in words."""
-        below = self._instance.passes
+        below = self._asked.passes
         return ", ".join(
             f"{query}: {self.meter.passes[query]} at the door, {below[query]} below it"
             for query in QUERIES
@@ -350,6 +374,13 @@ class Oracle:
         raise TypeError("an oracle cannot be copied or pickled: a copy would be a second, unread meter")
 
     __copy__ = __deepcopy__ = __reduce__ = __reduce_ex__ = _refuse_copy
+
+
+def _whole(what: str, value: object) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidInput(f"{what} is a whole number or an (L, 1) tensor; got {value!r}") from None
 
 
 def _both(outer: Tensor | None, mask: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ def plan(trials: Sequence[Trial], registry: Registry) -> list[tuple[Trial, ...]]
     groups: dict[str, list[Trial]] = {}
     widths: dict[str, int] = {}
     for trial in trials:
-        algorithm = registry.algorithm(trial.algorithm.name).value
-        problem = registry.problem(trial.problem.name).value
+        algorithm = registry.algorithm(trial.algorithm.key).value
+        problem = registry.problem(trial.problem.key).value
         key = pack_key(trial, registry)
         groups.setdefault(key, []).append(trial)
         widths[key] = problem.max_lanes if algorithm.lanes else 1
@@ -35,8 +35,8 @@ def plan(trials: Sequence[Trial], registry: Registry) -> list[tuple[Trial, ...]]
 
 def pack_key(trial: Trial, registry: Registry) -> str:
     """Equal for trials that can share a pack: same classes, structural fields, problem, dtype and schedule."""
-    algorithm = registry.algorithm(trial.algorithm.name)
-    problem = registry.problem(trial.problem.name)
+    algorithm = registry.algorithm(trial.algorithm.key)
+    problem = registry.problem(trial.problem.key)
     lane_fields = algorithm.value.per_lane()
     fields = make(algorithm, trial.algorithm.params).given()
     structural = {k: v for k, v in fields.items() if k not in lane_fields or v is None}

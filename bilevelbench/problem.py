@@ -14,6 +14,7 @@ from torch import Tensor
 from bilevelbench.autograd import derive
 from bilevelbench.constants import Constant, Constants
 from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.network import Agents
 from bilevelbench.noise import Exact, FiniteSum, Noise
 
 #: What an instance answers, and so what an oracle can be asked.
@@ -39,6 +40,7 @@ class Instance:
     What it does not bring is derived by autograd, the same way for everyone. Under `FiniteSum` every function takes a
     last argument `rows`, None for the whole sum. `points="stack"` promises that the functions take a point axis fast
     (dense data); with "loop" the oracle calls point by point. An instance whose data carry the lane axis gives `take`.
+    With `agents` the oracle asks the agents' local instance, and the evaluator this one, their mean.
     Its functions count their own passes: a second book, which has to agree with the oracle's meter.
     """
 
@@ -54,6 +56,7 @@ class Instance:
         points: Literal["loop", "stack"] = "loop",
         metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
         take: Callable[[Tensor], Instance] | None = None,
+        agents: Agents | None = None,
         **derivatives: Callable[..., Any],
     ) -> None:
         for name in derivatives:
@@ -64,6 +67,7 @@ class Instance:
         self.constants = constants if isinstance(constants, Constants) else Constants(constants)
         self.noise, self.reference, self.points = noise, reference, points
         self.metrics = dict(metrics or {})
+        self.agents = agents
         self.analytic = frozenset(derivatives)
         self.passes = dict.fromkeys(QUERIES, 0)
         self._take = take

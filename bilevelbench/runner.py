@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bilevelbench.algorithm import Algorithm
+from bilevelbench.checks import check_instance, check_state, explain
 from bilevelbench.draws import Draws
 from bilevelbench.errors import BooksDisagree, BudgetExhausted
 from bilevelbench.evaluate import Evaluator
@@ -61,19 +63,20 @@ def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
 
 def _prepare(trials: Sequence[Trial], registry: Registry) -> PackRun | _Stillborn:
     dtype = getattr(torch, trials[0].dtype)
-    entry = registry.algorithm(trials[0].algorithm.name)
-    problem = make(registry.problem(trials[0].problem.name), trials[0].problem.params)
+    entry = registry.algorithm(trials[0].algorithm.key)
+    problem = make(registry.problem(trials[0].problem.key), trials[0].problem.params)
     wide = entry.value.lanes and problem.max_lanes > 1
     order = padded(range(len(trials)), PAD if wide else 1)
     try:
         with default_dtype(dtype):
             instance = _build(problem, [trials[i] for i in order])
         instance.constants.problem = problem.name
-        methods = [make(entry, t.algorithm.params).resolve(instance.constants) for t in trials]
+        check_instance(instance)
+        methods = [make(entry, t.algorithm.params).resolve(instance.constants.at(i)) for i, t in enumerate(trials)]
     except Exception as error:
         if len(trials) > 1:
             raise PackFailed from error
-        return _Stillborn(trials[0], f"could not be set up: {_sentence(error)}")
+        return _Stillborn(trials[0], f"could not be set up: {explain(error, _file(type(problem)))}")
     lanes = [Lane(trial, method.given()) for trial, method in zip(trials, methods, strict=True)]
     return PackRun(lanes, pack_algorithm([methods[i] for i in order], dtype), instance, order, wide)
 
@@ -110,6 +113,7 @@ class PackRun:
         self.oracle = Oracle(instance, algorithm.uses, [t.seed for t in trials], budgets, self.real)
         self._remember_loops()
         self.state: Any = None
+        self.began = False  # `init` is over
         self.step = 0
         self.seconds = 0.0
         self.width = 0  # lanes summed over steps
@@ -127,13 +131,15 @@ class PackRun:
     def run(self) -> PackResult:
         began = time.perf_counter()
         try:
-            self._loop()
+            with one_thread():
+                self._loop()
         except Exception as error:
             if not self.alone:
                 raise PackFailed from error
             status = "invalid" if isinstance(error, BooksDisagree) else "error"
-            where = f"in step {self.step + 1}" if self.state is not None else "in `init`"
-            self._finish({0: (status, f"{where}: {_sentence(error)}")}, self.state, evaluate=False)
+            where = f"in step {self.step + 1}" if self.began else "in `init`"
+            told = f"{where}: {explain(error, _file(type(self.algorithm)))}"
+            self._finish({0: (status, told)}, self.state, evaluate=False)
         self.result.step_seconds = self.seconds
         self.result.total_seconds = time.perf_counter() - began
         return self.result
@@ -146,6 +152,8 @@ class PackRun:
         if not self._timed(lambda: self.algorithm.init(x0, y0, oracle), 0):
             self._finish(dict.fromkeys(range(len(self.lanes)), refused), None)
             return
+        check_state(self.algorithm, self.state, oracle, "init")
+        self.began = True
         if ghosts := self._ghosts():
             self._finish(dict.fromkeys(ghosts, refused), None)
             self._leave(ghosts, self.state)
@@ -165,6 +173,8 @@ class PackRun:
             if not fitted:
                 return
             self.step += 1
+            if self.step == 1:
+                check_state(self.algorithm, self.state, oracle, "step")
             if ghosts:
                 self._leave(ghosts, self.state)
             self._check()
@@ -324,8 +334,6 @@ class PackRun:
             "seconds": self.seconds,
             "pack_lanes": self.width / max(self.step, 1) if self.step else float(len(self.lanes)),
             "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "rounds": self.oracle.network.rounds,
-            "bytes": self.oracle.network.bytes,
             "certificate": self.evaluator.certificate,
         }
         ends: list[dict[str, Any]] = [{} for _ in which]
@@ -429,6 +437,22 @@ class _Next:
         )
 
 
+def _file(cls: type) -> str | None:
+    module = sys.modules.get(cls.__module__)
+    return getattr(module, "__file__", None)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small tensors are faster so, and with more threads a matrix product rounds by the shape of the whole."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     before = torch.get_default_dtype()
@@ -437,9 +461,3 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def _sentence(error: BaseException) -> str:
-    text = str(error).strip().replace("\n", " ")
-    name = type(error).__name__
-    return text if name in ("UndeclaredQuery", "BooksDisagree", "MissingConstant", "InvalidInput") else f"{name}: {text}"

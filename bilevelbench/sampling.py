@@ -158,6 +158,10 @@ def _with_rows(sample: Sample, rows: Rows, size: int | Tensor | None = None, blo
 
 
 def _check_size(level: str, size: int | Tensor) -> None:
-    smallest = size if isinstance(size, int) else float(size.min())
-    if not smallest >= 1:
-        raise InvalidInput(f"a batch of {smallest} of {level}: ask for at least one sample")
+    if isinstance(size, Tensor):
+        whole = not size.is_floating_point() or bool((size == size.round()).all())
+        smallest = size.min().item()
+    else:
+        whole, smallest = isinstance(size, int), size
+    if not whole or not smallest >= 1:
+        raise InvalidInput(f"a batch of {smallest} of {level}: ask for a whole number of samples, at least one")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from bilevelbench.errors import InvalidInput
-from bilevelbench.registry import Registry, faults, make
+from bilevelbench.registry import Entry, Registry, faults, make
 from bilevelbench.trial import Budget, Schedule, Spec, Trial, expand
 
 
@@ -111,11 +111,20 @@ class Suite(_Table):
                     yield spec, entry.label or str(spec)
 
 
+def _named(spec: Spec, entry: Entry[Any]) -> Spec:
+    """A loose file under the name of its class: moving the file makes no new trial, editing it does."""
+    if spec.name == entry.value.name:
+        return spec
+    file, colon, cls = spec.name.rpartition(":") if ".py:" in spec.name else (spec.name, "", "")
+    return Spec(name=entry.value.name, params=spec.params, file=f"{Path(file).resolve()}{colon}{cls}")
+
+
 def make_trial(registry: Registry, algorithm: Spec, problem: Spec, **rest: Any) -> Trial:
     """A trial whose names and parameters were checked, with the plugins' versions in it."""
-    a, p = registry.algorithm(algorithm.name), registry.problem(problem.name)
+    a, p = registry.algorithm(algorithm.key), registry.problem(problem.key)
     make(a, algorithm.params)
     make(p, problem.params)
+    algorithm, problem = _named(algorithm, a), _named(problem, p)
     try:
         return Trial(
             algorithm=algorithm,

@@ -19,10 +19,16 @@ class _Frozen(BaseModel):
 
 
 class Spec(_Frozen):
-    """A plugin's class by name, and its parameters as written."""
+    """A plugin's class by name, and its parameters as written; `file` is where a loose one is loaded from."""
 
     name: str
     params: dict[str, Any] = {}
+    file: str = ""
+
+    @property
+    def key(self) -> str:
+        """What the registry is asked for."""
+        return self.file or self.name
 
     def __str__(self) -> str:
         inside = ",".join(f"{k}={_text(v)}" for k, v in self.params.items())
@@ -82,7 +88,9 @@ class Trial(_Frozen):
 
     @cached_property
     def id(self) -> str:
-        text = json.dumps(self.model_dump(mode="json", exclude={"label"}), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(self.model_dump(
+            mode="json", exclude={"label": True, "algorithm": {"file"}, "problem": {"file"}}
+        ), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -100,7 +100,6 @@ class TailAnchor(Problem):
     def _constants(self, Delta: Tensor, R: Tensor) -> dict[str, Constant]:
         L, c, n = float(self._spectrum()[-1]), self.c, self.tails + self.anchors
         L_f, rho_f, L_phi, rho_phi = _smoothness(self.q, self.anchors > 0, self.saddle)
-        of_all_lanes = exact if len(R) == 1 else bound
         return {
             "mu": exact(self.mu),
             "L_gy": exact(L + c),
@@ -112,8 +111,8 @@ class TailAnchor(Problem):
             "rho_f": exact(rho_f),
             "L_phi": exact(L_phi),
             "rho_phi": exact(rho_phi),
-            "Delta": of_all_lanes(Delta.max()),
-            "R": of_all_lanes(R.max()),
+            "Delta": Constant(tuple(Delta.tolist()), "exact"),
+            "R": Constant(tuple(R.tolist()), "exact"),
         }
 
     def _instance(self, data: _Data) -> Instance:
