@@ -72,7 +72,9 @@ class Constants(Mapping[str, float]):
     """
 
     def __init__(self, given: Mapping[str, Constant | float], problem: str = "") -> None:
-        self.given = {k: v if isinstance(v, Constant) else Constant(float(v)) for k, v in given.items()}
+        self.given: dict[str, Constant] = {
+            k: v if isinstance(v, Constant) else Constant(float(v)) for k, v in given.items()
+        }
         self.problem = problem
 
     def __getitem__(self, name: str) -> float:

@@ -76,7 +76,8 @@ class Draws:
         where = (law, purpose, place, count)
         held = self._blocks.get(where)
         if held is not None and held[0] == outer and 0 <= index - held[1] < len(held[2]):
-            return held[2][index - held[1]]
+            kept: F64 = held[2][index - held[1]]
+            return kept
         block = max(1, min(_BLOCK_LONGEST, longest, _BLOCK_NUMBERS // max(1, count * len(self.seeds))))
         first = index - index % block
         key = np.uint64(fold(purpose, (len(place), *place, *outer)))
@@ -85,4 +86,5 @@ class Draws:
         if law == "normal":
             made = ndtri(made)
         self._blocks[where] = (outer, first, made)
-        return made[index - first]
+        chosen: F64 = made[index - first]
+        return chosen

@@ -11,6 +11,7 @@ which is a column; it is NaN where the problem does not declare mu, L_f, L_g and
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -111,11 +112,7 @@ class Evaluator:
             if not bool(going.any()):
                 break
 
-            def H(u: Tensor, y: Tensor = y) -> Tensor:
-                return self.instance.hvp_g_yy(x, y, u)
-
-            limit = 20 + 2 * self.instance.dy
-            direction = conjugate_gradient(_Unmetered(), H, g_y, torch.zeros_like(y), limit, 1e-4 * size, cold=True)
+            direction = self._inverse(x, y, g_y, 1e-4 * size)
             t, searching = torch.ones_like(size), going
             for _ in range(_HALVINGS):
                 g_new = self.instance.grad_g_y(x, y - t * direction)
@@ -131,12 +128,14 @@ class Evaluator:
         return y
 
     def _solve_linear(self, x: Tensor, y: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        def H(u: Tensor) -> Tensor:
-            return self.instance.hvp_g_yy(x, y, u)
+        v = self._inverse(x, y, b, TOLERANCE[b.dtype] * norm(b))
+        return v, norm(self.instance.hvp_g_yy(x, y, v) - b)
 
+    def _inverse(self, x: Tensor, y: Tensor, b: Tensor, tolerance: Tensor) -> Tensor:
+        """H(x, y)^-1 b to this residual."""
         limit = 20 + 2 * self.instance.dy
-        v = conjugate_gradient(_Unmetered(), H, b, torch.zeros_like(b), limit, TOLERANCE[b.dtype] * norm(b), cold=True)
-        return v, norm(H(v) - b)
+        H = functools.partial(self.instance.hvp_g_yy, x, y)
+        return conjugate_gradient(_Unmetered(), H, b, torch.zeros_like(b), limit, tolerance, cold=True)
 
     def _error(self, x: Tensor, y: Tensor, v: Tensor, residual: Tensor) -> Tensor:
         if self.certificate == "residual":

@@ -38,7 +38,8 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 def norm(a: Tensor) -> Tensor:
     """Euclidean norm of each lane, (*points, L, 1)."""
-    return torch.linalg.vector_norm(a, dim=-1, keepdim=True)
+    size: Tensor = torch.linalg.vector_norm(a, dim=-1, keepdim=True)
+    return size
 
 
 def keep(on: Tensor | bool, new: Tensor, old: Tensor) -> Tensor:

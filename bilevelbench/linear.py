@@ -45,10 +45,9 @@ def conjugate_gradient(
             w = A(q)
         curvature = dot(q, w)
         c = s / curvature
-        move: Tensor | bool = active & (curvature > 0)
-        going = going & ~(active ^ move)  # no positive curvature: the lane stays where it is
-        if bool(move.all()):
-            move = True
+        moved = active & (curvature > 0)
+        going = going & ~(active ^ moved)  # no positive curvature: the lane stays where it is
+        move = True if bool(moved.all()) else moved
         v, r_new = keep(move, v + c * q, v), keep(move, r - c * w, r)
         s_new = dot(r_new, r_new)
         q, r, s = keep(move, r_new + (s_new / s) * q, q), r_new, s_new

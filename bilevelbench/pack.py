@@ -63,7 +63,7 @@ def pack_algorithm(methods: Sequence[A], dtype: torch.dtype) -> A:
             raise InvalidInput(f"{cls.name}: {name} differs between the lanes of a pack: {column}")
         else:
             values[name] = getattr(first, name)
-    return cls.model_construct(**values)
+    return cls.model_construct(**values)  # type: ignore[return-value]  # it is of the class of the first method
 
 
 def _is_float(cls: type[Algorithm], name: str) -> bool:

@@ -328,13 +328,13 @@ def test_divergence_names_the_step_and_the_settings():
 def test_exception_in_a_step_is_an_error_with_its_place():
     got = row("raises[fuse=2]", steps=9)
     assert (got.status, got.steps, got.cost) == ("error", 2, 2)
-    assert got.message == "in step 3: ValueError: the fuse is burnt"
+    assert got.message == "in step 3: ValueError: the fuse is burnt (test_runner.py:32)"
 
 
 def test_exception_in_init_is_an_error():
     got = row("raises_in_init", steps=9)
     assert (got.status, got.steps) == ("error", 0)
-    assert got.message == "in `init`: RuntimeError: no start"
+    assert got.message == "in `init`: RuntimeError: no start (test_runner.py:40)"
 
 
 def test_curve_up_to_an_error_is_kept():

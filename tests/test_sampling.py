@@ -271,12 +271,12 @@ def test_sample_of_an_exact_problem_is_charged_and_changes_nothing(bowl, door, n
 @pytest.mark.parametrize("make", ["bowl", "least_squares"])
 def test_batch_without_a_sample_is_refused(request, door, make, B):
     oracle = door(request.getfixturevalue(make)())
-    with pytest.raises(InvalidInput, match=f"a batch of {B} of g: ask for at least one sample"):
+    with pytest.raises(InvalidInput, match=f"a batch of {B} of g: ask for a whole number of samples, at least one"):
         oracle.sample_g(B)
 
 
 def test_batch_without_a_sample_in_one_lane_is_refused(bowl, door):
-    with pytest.raises(InvalidInput, match=r"a batch of 0.* of f: ask for at least one sample"):
+    with pytest.raises(InvalidInput, match=r"a batch of 0.* of f: ask for a whole number of samples, at least one"):
         door(bowl()).sample_f(sizes(1, 2, 0, 4))
 
 

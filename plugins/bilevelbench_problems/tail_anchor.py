@@ -111,8 +111,8 @@ class TailAnchor(Problem):
             "rho_f": exact(rho_f),
             "L_phi": exact(L_phi),
             "rho_phi": exact(rho_phi),
-            "Delta": Constant(tuple(Delta.tolist()), "exact"),
-            "R": Constant(tuple(R.tolist()), "exact"),
+            "Delta": _of_each_lane(Delta),
+            "R": _of_each_lane(R),
         }
 
     def _instance(self, data: _Data) -> Instance:
@@ -171,6 +171,10 @@ class TailAnchor(Problem):
             points="stack",
             take=take if len(data.x0) > 1 else None,  # a single data set serves any lanes
         )
+
+
+def _of_each_lane(values: Tensor) -> Constant:
+    return exact(values.item()) if len(values) == 1 else Constant(tuple(values.tolist()), "exact")
 
 
 @dataclass(frozen=True)

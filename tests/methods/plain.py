@@ -35,7 +35,9 @@ class Plain:
     H: Callable[[Vector, Vector], Matrix]
     J: Callable[[Vector, Vector], Matrix]
 
-    def y_star(self, x: Vector, lam: float | None = None, f_yy: Callable[[Vector, Vector], Matrix] | None = None) -> Vector:
+    def y_star(
+        self, x: Vector, lam: float | None = None, f_yy: Callable[[Vector, Vector], Matrix] | None = None
+    ) -> Vector:
         """The minimiser of g(x, .), or of f/lam + g, by Newton's method with halving."""
         y = np.zeros_like(self.y0)
 
@@ -219,7 +221,13 @@ def cg(A: Matrix, b: Vector, v: Vector, n: int, tol: float = 0.0) -> tuple[Vecto
 
 
 def ba(
-    p: Plain, eta_x: float, a: float, n0: int = 1, warm: bool = False, dense: bool = True, products: list[int] | None = None
+    p: Plain,
+    eta_x: float,
+    a: float,
+    n0: int = 1,
+    warm: bool = False,
+    dense: bool = True,
+    products: list[int] | None = None,
 ) -> Iterator[Point]:
     x, y, k = p.x0, p.y0, 0
     while True:

@@ -1,12 +1,13 @@
-"""Where the methods end: which bias falls with lam, which with the inner loop, and which never (algorithms.md 11.1, 11.2).
+"""Where the methods end: which bias falls with lam, which with the inner loop, which never (algorithms.md 11.1, 11.2).
 
-One nonquadratic problem with dx = 4, dy = 6 and |grad phi| = 2.3 at the start. |grad phi| is computed here in numpy, by
+One nonquadratic problem with dx = 4, dy = 6 and |grad phi| = 2.1 at the start. |grad phi| is computed here in numpy, by
 Newton's method and a dense solve, and not by the package.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +79,7 @@ def reset_z(K: int) -> float:
 
 
 def pbgd(K: int, start: str) -> float:
-    return final(f"pbgd[gam=30,K={K},alpha=0.015,b=0.1,start={start}]", 1200)
+    return final(f"pbgd[gam=60,K={K},alpha=0.005,b=0.2,start={start}]", 1500)
 
 
 def test_f2ba_ends_at_a_floor_proportional_to_1_over_lam():
@@ -107,7 +108,7 @@ def test_bias_of_the_released_script_does_not_fall_with_K():
 
 def test_resetting_z_alone_leaves_a_bias_that_falls_with_K():
     bias = [reset_z(K) for K in SIZES]
-    assert all(more < less for less, more in zip(bias, bias[1:], strict=False))
+    assert all(more < less for less, more in itertools.pairwise(bias))
     assert bias[0] > 500 * f2ba(1e3, 1)
     assert bias[-1] > 5 * f2ba(1e3, 30)
     assert bias[-1] < bias[0] / 20
@@ -126,8 +127,8 @@ def _released(lam: float, K: int) -> dict[str, float]:
 
 
 def test_pbgd_from_y_is_biased_and_warm_with_one_step_is_not():
-    floor = f2ba(30.0, 10)
-    assert pbgd(1, "warm") == pytest.approx(floor, rel=0.01)
+    floor = f2ba(60.0, 10)
+    assert pbgd(1, "warm") == pytest.approx(floor, rel=0.05)
     assert pbgd(10, "y") > 5 * floor
 
 

@@ -1,9 +1,9 @@
 """Every method's counts of one outer iteration are those of algorithms.md section 7, column by column.
 
-The table's columns FX, FY, GX, GY are blocks; a query for both blocks at one point is *joint*: one call, and one in each
-block column. So the block columns equal the table, and the calls (`grad_f`, `grad_g`, the cost) are fewer by the joint
-ones. BOME and V-PBGD ask g jointly at (x, y): the K lower steps are GY K, the joint call is GX 1 and GY 1, and g_x at the
-end of the lower level is GX 1, in all GX 2 and GY K + 1 with K + 2 calls of g.
+The table's columns FX, FY, GX, GY are blocks; a query for both blocks at one point is *joint*: one call, and one in
+each block column. So the block columns equal the table, and the calls (`grad_f`, `grad_g`, the cost) are fewer by the
+joint ones. BOME and V-PBGD ask g jointly at (x, y): the K lower steps are GY K, the joint call is GX 1 and GY 1, and
+g_x at the end of the lower level is GX 1, in all GX 2 and GY K + 1 with K + 2 calls of g.
 """
 
 from __future__ import annotations
@@ -82,11 +82,12 @@ def growing(n0: int, step: int) -> int:
 #: method -> its row at a step, steps numbered from 1
 TABLE: dict[str, Callable[[int], Row]] = {
     **{f"f2ba[K={K}]": lambda step, K=K: penalty(K) for K in (1, 4, 11)},
-    **{f"f2sa[T_in={K},{rest}]": lambda step, K=K: penalty(K) for K in (1, 6) for rest in ("xi=1", "lam_power=0.3,step_power=0.4")},
+    **{f"f2sa[T_in={K}]": lambda step, K=K: penalty(K) for K in (1, 6)},
+    **{f"f2sa[T_in={K},lam_power=0.3,step_power=0.4]": lambda step, K=K: penalty(K) for K in (1, 6)},
     **{f"f2ba_released[K={K}]": lambda step, K=K: Row(FX=1, FY=K, GX=2, GY=K) for K in (1, 5)},
     **{f"ba[n0={n}]": lambda step, n=n: implicit(growing(n, step), HV=DIM_Y) for n in (1, 3)},
     "ba[n0=2,warm_start=true]": lambda step: implicit(growing(2, step), HV=DIM_Y),
-    **{f"aid[solver=cg,D={D},N={N}]": lambda step, D=D, N=N: implicit(D, HV=N + (step > 1)) for D, N in ((1, 1), (4, 3))},
+    **{f"aid[D={D},N={N},solver=cg]": lambda step, D=D, N=N: implicit(D, N + (step > 1)) for D, N in ((1, 1), (4, 3))},
     **{f"aid[solver=richardson,D={D},N={N}]": lambda step, D=D, N=N: implicit(D, HV=N) for D, N in ((1, 5), (6, 2))},
     **{f"aid[solver=neumann,D={D},N={N}]": lambda step, D=D, N=N: implicit(D, HV=N) for D, N in ((1, 5), (6, 2))},
     **{f"itd[D={D}]": lambda step, D=D: implicit(D, HV=D - 1, JV=D) for D in (1, 2, 9)},
@@ -146,7 +147,7 @@ def test_ba_makes_one_lower_step_for_sixteen_steps_and_then_two():
 
 
 def test_ba_without_factorisation_pays_for_the_products_of_cg():
-    """"dy (dense) or the CG count": counted here by the plain version of section 1, to a relative residual of 1e-10."""
+    """The table says dy (dense) or the CG count; that is counted by the plain version, to a residual of 1e-10."""
     with default_dtype(torch.float64):
         instance = make(registry().problem("quadratic"), {"dim_x": 5, "dim_y": DIM_Y}).build()
     products: list[int] = []
@@ -200,5 +201,7 @@ def test_lanes_of_one_pack_with_different_loops_have_the_counts_of_the_table_eac
         sizes = [1, 7, 3, 12, 2]
         some = [trial(f"{name}[{loop}={size}]", PROBLEMS[0], steps=3) for size in sizes]
         runs = packed(some).runs
-        own = {"f2ba_released": lambda K: K, "bome": lambda K: K + 1, "pbgd": lambda K: K + 1}.get(name, lambda K: 2 * K)
+        own = {"f2ba_released": lambda K: K, "bome": lambda K: K + 1, "pbgd": lambda K: K + 1}.get(
+            name, lambda K: 2 * K
+        )
         assert list(runs.grad_g_y) == [3 * own(size) for size in sizes]

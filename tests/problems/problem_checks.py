@@ -108,7 +108,7 @@ def check_bounds(instance: Instance, scale: float = 2.0) -> None:
     """What is declared exact or bound holds between many pairs of points, near and far."""
     L, dx, dy = lanes_of(instance), instance.dx, instance.dy
     given = instance.constants.given
-    holds = {name: c.value for name, c in given.items() if c.kind != "estimated"}
+    holds = {name: c.most for name, c in given.items() if c.kind != "estimated"}
     x1, y1 = scale * normal(100, L, dx, seed=1), scale * normal(100, L, dy, seed=2)
     away = torch.logspace(-2, 1, 100).reshape(-1, 1, 1)
     x2, y2 = x1 + away * normal(100, L, dx, seed=3), y1 + away * normal(100, L, dy, seed=4)
@@ -137,7 +137,7 @@ def check_bounds(instance: Instance, scale: float = 2.0) -> None:
 
 def check_hessian_bounds(instance: Instance) -> None:
     """rho_f and rho_g, for an instance of one lane: differences of the joint Hessians."""
-    holds = {name: c.value for name, c in instance.constants.given.items() if c.kind != "estimated"}
+    holds = {name: c.most for name, c in instance.constants.given.items() if c.kind != "estimated"}
     for seed in range(10):
         x1, y1 = normal(1, instance.dx, seed=seed), normal(1, instance.dy, seed=seed + 100)
         x2 = x1 + 0.3 * normal(1, instance.dx, seed=seed + 200)

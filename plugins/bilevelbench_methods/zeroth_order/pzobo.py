@@ -67,8 +67,8 @@ class PZOBO(Algorithm):
         lost = (norm((X[1:] - x) / self.h - u) > 0.5 * norm(u)).any(0)
         if bool((lost & (norm(x) < _FAR)).any()):
             raise InvalidInput(
-                f"h = {self.h.max().item():g} is below rounding at |x| = {norm(x).max().item():.3g}: x + h u loses most of "
-                "h u; choose a larger radius h"
+                f"h = {self.h.max().item():g} is below rounding at |x| = {norm(x).max().item():.3g}: x + h u loses "
+                "most of h u; choose a larger radius h"
             )
         start = (s.y if self.warm_start else s.y0).expand(self.Q + 1, -1, -1)
         W = lower_gd(oracle, X, start, self.D, self.a)
