@@ -70,8 +70,8 @@ def _prepare(trials: Sequence[Trial], registry: Registry) -> PackRun | _Stillbor
     try:
         with default_dtype(dtype):
             instance = _build(problem, [trials[i] for i in order])
-        instance.constants.problem = problem.name
         check_instance(instance)
+        instance.constants.problem = problem.name
         methods = [make(entry, t.algorithm.params).resolve(instance.constants.at(i)) for i, t in enumerate(trials)]
     except Exception as error:
         if len(trials) > 1:
@@ -105,6 +105,7 @@ class PackRun:
     def __init__(self, lanes: list[Lane], algorithm: Algorithm, instance: Instance, order: list[int], wide: bool) -> None:
         self.lanes, self.algorithm, self.instance, self.wide = lanes, algorithm, instance, wide
         self.alone = len(lanes) == 1
+        self.order = [lane.trial.id for lane in lanes]
         self.schedule = lanes[0].trial.schedule
         self.evaluator = Evaluator(instance, self.schedule.eigenvalue)
         trials = [lanes[i].trial for i in order]
@@ -140,6 +141,9 @@ class PackRun:
             where = f"in step {self.step + 1}" if self.began else "in `init`"
             told = f"{where}: {explain(error, _file(type(self.algorithm)))}"
             self._finish({0: (status, told)}, self.state, evaluate=False)
+        place = {trial_id: i for i, trial_id in enumerate(self.order)}
+        self.result.runs.sort(key=lambda row: place[row["trial_id"]])
+        self.result.curve.sort(key=lambda row: place[row["trial_id"]])
         self.result.step_seconds = self.seconds
         self.result.total_seconds = time.perf_counter() - began
         return self.result
