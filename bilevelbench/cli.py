@@ -121,6 +121,29 @@ def info(
     typer.echo(json.dumps(facts.as_dict(), indent=2) if as_json else facts.as_text())
 
 
+@app.command(epilog="Example: `bilevelbench rates --table 1 --quick`")
+def rates(
+    table: Annotated[int, typer.Option(help="A complexity table of the paper.")] = 1,
+    over: Annotated[str, typer.Option(help="eps, or kappa for the condition number.")] = "eps",
+    method: Annotated[list[str] | None, typer.Option("--method", "-m", help="Only these rows; repeatable.")] = None,
+    preset: Annotated[
+        str, typer.Option(help="rate: the theorem's powers of eps with constants of order one; theory: its constants too.")
+    ] = "rate",
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter ranges and fewer seeds: two minutes.")] = False,
+    as_json: Json = False,
+    jobs: Annotated[int | None, typer.Option(min=0, help="Worker processes; 0 is this one. Default: cores.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the results.")] = None,
+) -> None:
+    """Measure the exponents that a table claims, and print them beside the claims."""
+    from bilevelbench.rates.command import measure_table  # noqa: PLC0415
+
+    for name, value, known in (("--over", over, ("eps", "kappa")), ("--preset", preset, ("rate", "theory"))):
+        if value not in known:
+            raise UnknownName(name, value, known)
+    _check_workers(jobs, None, False)
+    measure_table(table, over, method or [], preset, quick, as_json, jobs, out)
+
+
 @app.command(epilog="Example: `bilevelbench report results --format md`")
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder of results.")],

@@ -42,10 +42,10 @@ def run_with_progress(
     store = Store(out)
     console = terminal()
     wanted = {trial.id for trial in trials}
-    results = _run_missing(console, store, trials, plugins, jobs, memory, timed)
+    results = run_missing(console, store, trials, plugins, jobs, memory, timed)
     if not wanted <= set(results.runs["trial_id"]):
         # A table that is damaged inside is only found when it is read; it is known now, and its trials run again.
-        results = _run_missing(console, store, trials, plugins, jobs, memory, timed)
+        results = run_missing(console, store, trials, plugins, jobs, memory, timed)
     chosen = Results(
         results.runs[results.runs["trial_id"].isin(wanted)],
         results.curve[results.curve["trial_id"].isin(wanted)],
@@ -70,15 +70,16 @@ def say(console: Console, text: str) -> None:
     console.print(Text(text), soft_wrap=True)
 
 
-def _run_missing(
+def run_missing(
     console: Console,
     store: Store,
     trials: Sequence[Trial],
     plugins: Registry,
-    jobs: int | None,
-    memory: float | None,
-    timed: bool,
+    jobs: int | None = None,
+    memory: float | None = None,
+    timed: bool = False,
 ) -> Results:
+    """Run what the store does not hold, telling how it goes."""
     done = store.done()
     for problem in store.problems:
         say(console, f"warning: {problem}")

@@ -45,6 +45,7 @@ class Measurement:
     label: str
     setting: str
     oracle: str
+    over: str
     claimed: float
     tilde: bool
     extra: str
@@ -108,12 +109,15 @@ def _plan(
     row: Row, suite: RateSuite, plugins: Registry, grid: Sequence[float], extra: dict[str, Any], cap: Budget, preset: str
 ) -> list[Point]:
     entry = plugins.algorithm(row.method)
-    params = {**suite.problem_params, **row.problem}
-    constants = _constants(plugins, suite.problem, params)
-    horizon = row.rule == "horizon"
+    horizon, over_kappa = row.rule == "horizon", row.kappas is not None
     out = []
     for value in grid:
-        method = _preset(entry.value, constants, value, row, preset)
+        params = {**suite.problem_params, **row.problem}
+        if over_kappa:
+            params["mu"] = params["L"] / value
+        constants = _constants(plugins, suite.problem, params)
+        eps = row.at_eps if over_kappa else value
+        method = _preset(entry.value, constants, eps, row, "theory" if over_kappa else preset)
         chosen = {k: v for k, v in method.given().items() if v is not None} | extra
         budget = Budget(steps=round(value)) if horizon else cap
         for seed in range(suite.first_seed, suite.first_seed + row.seeds):
@@ -123,7 +127,7 @@ def _plan(
                 Spec(name=suite.problem, params={**params, "data_seed": seed}),
                 seed=seed,
                 budget=budget,
-                targets=() if horizon else (value,),
+                targets=() if horizon else (eps,),
                 schedule=Schedule(ratio=1e9 if horizon else _RATIO, mean=row.rule != "hit"),
                 label=row.label or row.method,
             )
@@ -171,11 +175,15 @@ def measure(
     horizons = row.rule == "horizon"
     table = _table(points, results)
     whole = [value for value in row.grid() if len(table[value]) == row.seeds and _all_reached(table[value], horizons)]
-    target = row.target if row.target is not None else claim.eps_exp * (1 + 1 / q) / 2
-    fits = {name: _fit(table, whole, name, horizons) for name in ("cost", "steps", row.log_free)}
+    over_kappa = row.kappas is not None
+    exponent = claim.kappa_exp if over_kappa else claim.eps_exp
+    if exponent is None:
+        raise InvalidInput(f"{row.method} claims no exponent of kappa")
+    target = row.target if row.target is not None else exponent * (1.0 if over_kappa else (1 + 1 / q) / 2)
+    fits = {name: _fit(table, whole, name, horizons, over_kappa) for name in ("cost", "steps", row.log_free)}
     free = fits[row.log_free]
-    predicted = None if horizons else _predicted(cls, points, whole, q, row.rule)
-    said = verdict(free, claim.eps_exp, target, len(whole), horizons)
+    predicted = None if horizons or over_kappa else _predicted(cls, points, whole, q, row.rule)
+    said = verdict(free, exponent, target, len(whole), horizons)
     calls, steps = fits["cost"], fits["steps"]
     reached = [_accuracy(table[v], v, horizons) for v in whole]
     return Measurement(
@@ -184,7 +192,8 @@ def measure(
         label=row.label or row.method,
         setting=row.setting,
         oracle=claim.oracle,
-        claimed=claim.eps_exp,
+        over="kappa" if over_kappa else "eps",
+        claimed=exponent,
         tilde=claim.tilde,
         extra=claim.extra,
         footnote=claim.footnote,
@@ -236,14 +245,17 @@ def _all_reached(frame: pd.DataFrame, horizons: bool) -> bool:
     return bool((frame["status"] == "target").all())
 
 
-def _fit(table: dict[float, pd.DataFrame], values: list[float], column: str, horizons: bool) -> Fit | None:
+def _fit(
+    table: dict[float, pd.DataFrame], values: list[float], column: str, horizons: bool, over_kappa: bool = False
+) -> Fit | None:
     if len(values) < 3:
         return None
     cost = np.log(np.stack([table[v][column].to_numpy(dtype=float) for v in values], axis=1))
     if horizons:
         x = -np.log(np.stack([table[v]["mean_grad_phi"].to_numpy(dtype=float) for v in values], axis=1))
         return fit(x, cost)
-    return fit(-np.log(np.asarray(values)), cost)
+    inverse = 1.0 if over_kappa else -1.0
+    return fit(inverse * np.log(np.asarray(values)), cost)
 
 
 def _accuracy(frame: pd.DataFrame, value: float, horizons: bool) -> float:

@@ -6,47 +6,38 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bilevelbench.api import run_trials
-from bilevelbench.executor import Done
-from bilevelbench.rates.measure import Measurement, Point, measure, plan_own_notion, plan_row, plan_weakened
+from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.rates.measure import Measurement, measure, plan_own_notion, plan_row, plan_weakened
 from bilevelbench.rates.suite import RateSuite
 from bilevelbench.registry import Registry
 from bilevelbench.results import Results
-from bilevelbench.store import Store
+from bilevelbench.trial import Trial
 
-Progress = Callable[[Done], None]
+#: Runs trials that are not stored yet and returns everything that is.
+Run = Callable[[Sequence[Trial]], Results]
 
 
 def run_rates(
-    suite: RateSuite,
-    plugins: Registry,
-    out: Path,
-    methods: Sequence[str] = (),
-    quick: bool = False,
-    preset: str = "rate",
-    jobs: int = 0,
-    progress: Progress | None = None,
+    suite: RateSuite, plugins: Registry, run: Run, methods: Sequence[str] = (), quick: bool = False, preset: str = "rate"
 ) -> list[Measurement]:
-    """Two passes, since the necessity check is held against the steps that a row took. Resumes like any run."""
+    """Two passes, since the necessity check is held against the steps that a row took."""
+    known = [row.method for row in suite.row]
+    for name in methods:
+        if name not in known:
+            raise InvalidInput(f"{suite.title} has no row for {name!r}{suggestion(name, known)}")
     rows = [row.quickly() if quick else row for row in suite.row if not methods or row.method in methods]
-    store = Store(out)
     planned = [(row, plan_row(row, suite, plugins, preset), plan_own_notion(row, suite, plugins)) for row in rows]
-    results = _run([p for _, points, own in planned for p in (*points, *own)], store, plugins, jobs, progress)
+    results = run([p.trial for _, points, own in planned for p in (*points, *own)])
     weakened = [plan_weakened(row, suite, plugins, points, results) for row, points, _ in planned]
-    results = _run([p for points in weakened for p in points], store, plugins, jobs, progress)
-    q = _tail_power(suite)
-    found = [
+    results = run([p.trial for points in weakened for p in points])
+    q = float(suite.problem_params.get("q", 1.05))
+    return [
         measure(row, points, weak, own, results, plugins, q)
         for (row, points, own), weak in zip(planned, weakened, strict=True)
     ]
-    path = out / "rates.json"
-    path.write_text(json.dumps({"title": suite.title, "rows": [m.as_dict() for m in found]}, indent=1) + "\n")
-    return found
 
 
-def _run(points: Sequence[Point], store: Store, plugins: Registry, jobs: int, progress: Progress | None) -> Results:
-    return run_trials([p.trial for p in points], store, plugins, jobs, progress)
-
-
-def _tail_power(suite: RateSuite) -> float:
-    return float(suite.problem_params.get("q", 1.05))
+def write(found: Sequence[Measurement], title: str, path: Path) -> None:
+    """What the report reads: claims and measurements together."""
+    text = json.dumps({"title": title, "rows": [m.as_dict() for m in found]}, indent=1, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -36,6 +36,7 @@ class Row(_Table):
     `eps`: largest and smallest accuracy, a factor of sqrt(2) apart from one to the next; rule `hit` takes the first point
     with |grad phi| <= eps, `mean` the first T whose mean of |grad phi| over t < T is at most eps. `horizons`: exponents of
     two, for methods whose steps are set by the number of steps; the accuracy of T is the mean of |grad phi| over t < T.
+    `kappas`: smallest and largest condition number L/mu, at the fixed accuracy `at_eps` and with the theory preset.
     `log_free` says which count the verdict is about, where the claim hides logarithms.
     """
 
@@ -45,6 +46,8 @@ class Row(_Table):
     label: str = ""
     rule: Literal["hit", "mean", "horizon"] = "mean"
     eps: tuple[PositiveFloat, PositiveFloat] | None = None
+    kappas: tuple[PositiveFloat, PositiveFloat] | None = None
+    at_eps: PositiveFloat = 0.9
     horizons: tuple[PositiveInt, PositiveInt] | None = None
     seeds: PositiveInt = 16
     problem: dict[str, Any] = {}
@@ -60,8 +63,10 @@ class Row(_Table):
 
     @model_validator(mode="after")
     def _grid(self) -> Self:
-        if (self.rule == "horizon") != (self.eps is None) or (self.rule == "horizon") != (self.horizons is not None):
-            raise ValueError("a row has `eps = [largest, smallest]`, or rule 'horizon' and `horizons = [low, high]`")
+        if sum(grid is not None for grid in (self.eps, self.horizons, self.kappas)) != 1:
+            raise ValueError("a row has one of `eps = [largest, smallest]`, `horizons = [low, high]`, `kappas = [low, high]`")
+        if (self.rule == "horizon") != (self.horizons is not None):
+            raise ValueError("`horizons` go with rule 'horizon', and only with that")
         if self.eps is not None and self.eps[0] <= self.eps[1]:
             raise ValueError(f"eps = {list(self.eps)}: the largest comes first")
         return self
@@ -70,6 +75,9 @@ class Row(_Table):
         """The accuracies, or the horizons."""
         if self.horizons is not None:
             return [2.0**j for j in range(self.horizons[0], self.horizons[1] + 1)]
+        if self.kappas is not None:
+            count = round(2 * math.log2(self.kappas[1] / self.kappas[0])) + 1
+            return [self.kappas[0] * math.sqrt(2) ** i for i in range(count)]
         assert self.eps is not None
         count = round(2 * math.log2(self.eps[0] / self.eps[1])) + 1
         return [self.eps[0] / math.sqrt(2) ** i for i in range(count)]

@@ -23,7 +23,8 @@ def claimed(row: Row) -> str:
     """`~dx^2 eps^-4`, as the paper prints it."""
     tilde = "~" if row["tilde"] else ""
     factor = f"{row['extra']} " if row["extra"] else ""
-    return f"{tilde}{factor}eps^-{row['claimed']:g}"
+    power = f"kappa^{row['claimed']:g}" if row["over"] == "kappa" else f"eps^-{row['claimed']:g}"
+    return f"{tilde}{factor}{power}"
 
 
 def interval(middle: float | None, low: float | None, high: float | None) -> str:
