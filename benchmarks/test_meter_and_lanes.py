@@ -10,6 +10,8 @@ import time
 
 import pytest
 import torch
+from bilevelbench_methods.penalty.f2ba import F2BA
+from bilevelbench_problems import RidgeAbalone
 
 from bilevelbench.lanes import padded
 from bilevelbench.oracle import Oracle
@@ -18,8 +20,6 @@ from bilevelbench.registry import registry
 from bilevelbench.runner import default_dtype, run_pack
 from bilevelbench.suite import make_trial
 from bilevelbench.trial import Budget, Spec
-from bilevelbench_methods.penalty.f2ba import F2BA
-from bilevelbench_problems import RidgeAbalone
 
 STEPS = 20
 
@@ -30,7 +30,9 @@ class Stepper:
     def __init__(self, trials: int, raw: bool = False) -> None:
         with default_dtype(torch.float64):
             instance = RidgeAbalone().build()
-        grid = [F2BA(lam=10.0 ** (1 + i % 4), eta_x=1e-4 * (1 + i // 4)).resolve(instance.constants) for i in range(trials)]
+        grid = [
+            F2BA(lam=10.0 ** (1 + i % 4), eta_x=1e-4 * (1 + i // 4)).resolve(instance.constants) for i in range(trials)
+        ]
         order = padded(range(trials))
         self.method = pack_algorithm([grid[i] for i in order], torch.float64)
         real = [place < trials for place in range(len(order))]

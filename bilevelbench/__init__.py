@@ -20,10 +20,10 @@ import pluggy
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
+    from bilevelbench.algorithm import Algorithm as Algorithm
     from bilevelbench.api import Solution as Solution
     from bilevelbench.api import run as run
     from bilevelbench.api import solve as solve
-    from bilevelbench.algorithm import Algorithm as Algorithm
     from bilevelbench.claim import Claim as Claim
     from bilevelbench.constants import Constant as Constant
     from bilevelbench.constants import Constants as Constants

@@ -143,9 +143,7 @@ def solve(
         raise InvalidInput(f"x0 is {x0.dtype} and y0 {y0.dtype}; give both as float64, or both as float32")
     if steps is None and budget is None and seconds is None:
         steps = 1000
-    instance = Instance(
-        f=_one_lane(f, "f", x0, y0), g=_one_lane(g, "g", x0, y0), x0=x0.reshape(-1), y0=y0.reshape(-1)
-    )
+    instance = Instance(f=_one_lane(f, "f", x0, y0), g=_one_lane(g, "g", x0, y0), x0=x0.reshape(-1), y0=y0.reshape(-1))
     with instance.uncounted():  # a mistake in f or g is found here, before anything runs
         instance.value_f(instance.x0[None], instance.y0[None])
         instance.value_g(instance.x0[None], instance.y0[None])
@@ -180,7 +178,7 @@ def solve(
 
 
 def checked_budget(**limits: Any) -> Budget:
-    from pydantic import ValidationError  # noqa: PLC0415
+    from pydantic import ValidationError
 
     try:
         return Budget(**limits)

@@ -58,7 +58,9 @@ def _check_answer(query: str, answer: Any, shape: tuple[int, int], dtype: torch.
             "and keep it: `dot(a, b)`)"
         )
     if answer.dtype != dtype:
-        raise InvalidInput(f"{name} returned {answer.dtype} for inputs of {dtype}; make the data in torch's default dtype")
+        raise InvalidInput(
+            f"{name} returned {answer.dtype} for inputs of {dtype}; make the data in torch's default dtype"
+        )
 
 
 def check_state(algorithm: Any, state: Any, oracle: Oracle, where: str) -> None:

@@ -127,7 +127,8 @@ def rates(
     over: Annotated[str, typer.Option(help="eps, or kappa for the condition number.")] = "eps",
     method: Annotated[list[str] | None, typer.Option("--method", "-m", help="Only these rows; repeatable.")] = None,
     preset: Annotated[
-        str, typer.Option(help="rate: the theorem's powers of eps with constants of order one; theory: its constants too.")
+        str,
+        typer.Option(help="rate: the theorem's powers of eps with constants of order one; theory: its constants too."),
     ] = "rate",
     quick: Annotated[bool, typer.Option("--quick", help="Shorter ranges and fewer seeds: two minutes.")] = False,
     as_json: Json = False,
@@ -135,7 +136,7 @@ def rates(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the results.")] = None,
 ) -> None:
     """Measure the exponents that a table claims, and print them beside the claims."""
-    from bilevelbench.rates.command import measure_table  # noqa: PLC0415
+    from bilevelbench.rates.command import measure_table
 
     for name, value, known in (("--over", over, ("eps", "kappa")), ("--preset", preset, ("rate", "theory"))):
         if value not in known:

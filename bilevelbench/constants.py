@@ -53,11 +53,7 @@ _FORMULAS: dict[str, Callable[[Constants], float]] = {
     ),
     "D2": lambda c: (1 / c.mu + 3 * c.L_g / c.mu**2) * (c.L_f + c.C_f * c.rho_g / c.mu),
     "D3": lambda c: (
-        c.L_f
-        + 4 * c.L_f * c.L_g / c.mu
-        + c.C_f * c.rho_g / c.mu
-        + c.C_f * c.L_g * c.rho_g / c.mu**2
-        + c.L_g * c.D2
+        c.L_f + 4 * c.L_f * c.L_g / c.mu + c.C_f * c.rho_g / c.mu + c.C_f * c.L_g * c.rho_g / c.mu**2 + c.L_g * c.D2
     ),
 }
 

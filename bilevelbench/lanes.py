@@ -1,6 +1,6 @@
 """Lanes: the axis before the last. One lane is one trial, so a whole tuning grid is one tensor operation.
 
-    x is (*points, L, dx),  y is (*points, L, dy),  a value or a swept parameter is (L, 1)
+x is (*points, L, dx),  y is (*points, L, dy),  a value or a swept parameter is (L, 1)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-#: A matrix product rounds a row differently with the number of rows. With MKL_CBWR set (`bilevelbench/__init__.py`), widths that are a
-#: multiple of this do not, so a padded pack gives each lane the bits that it has alone (tests/test_lanes.py). Some
-#: elementwise functions still round by place (docs/decisions/001-interface.md lists them and what to use instead).
+#: A matrix product rounds a row differently with the number of rows. With MKL_CBWR set (`bilevelbench/__init__.py`),
+#: widths that are a multiple of this do not, so a padded pack gives each lane the bits that it has alone
+#: (tests/test_lanes.py). Some elementwise functions still round by place (docs/decisions/001-interface.md).
 PAD = 4
 
 

@@ -135,9 +135,7 @@ class Oracle:
 
         return ask
 
-    def _ask_general(
-        self, query: str, function: Callable[..., Any], xi: Sample | None, *given: Tensor
-    ) -> Any:
+    def _ask_general(self, query: str, function: Callable[..., Any], xi: Sample | None, *given: Tensor) -> Any:
         arguments = tuple(a.detach() for a in given)
         if xi is not None:
             arguments = self._sampler.spread(query, arguments, xi)
@@ -292,7 +290,9 @@ class Oracle:
 
     def _check_lanes(self, what: str, value: Tensor) -> None:
         if value.shape != (self.L, 1):
-            raise InvalidInput(f"{what} is ({self.L}, 1), one number per lane; got a tensor of shape {tuple(value.shape)}")
+            raise InvalidInput(
+                f"{what} is ({self.L}, 1), one number per lane; got a tensor of shape {tuple(value.shape)}"
+            )
 
     def _bounds(self, times: Tensor) -> tuple[int, int]:
         """Iterations that every lane makes, and the most that any lane with budget makes."""

@@ -155,7 +155,9 @@ def _frame(table: str, rows: Sequence[Mapping[str, Any]], types: dict[str, pa.Da
     return frame
 
 
-def _values(table: str, name: str, type_: pa.DataType, rows: Sequence[Mapping[str, Any]]) -> Sequence[str | int | float]:
+def _values(
+    table: str, name: str, type_: pa.DataType, rows: Sequence[Mapping[str, Any]]
+) -> Sequence[str | int | float]:
     values = [row.get(name) for row in rows]
     if type_ == REAL and all(type(value) is float for value in values):  # the usual case of a long curve
         return values  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""The runner: takes a pack of trials to their ends. The loop, the clock, the budgets and the stopping are here and nowhere else."""
+"""The runner: takes a pack of trials to their ends. The loop, the clock, the budgets and the stopping are all here."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ class _Stillborn:
 class PackRun:
     """One pack on its way."""
 
-    def __init__(self, lanes: list[Lane], algorithm: Algorithm, instance: Instance, order: list[int], wide: bool) -> None:
+    def __init__(
+        self, lanes: list[Lane], algorithm: Algorithm, instance: Instance, order: list[int], wide: bool
+    ) -> None:
         self.lanes, self.algorithm, self.instance, self.wide = lanes, algorithm, instance, wide
         self.alone = len(lanes) == 1
         self.order = [lane.trial.id for lane in lanes]
@@ -153,7 +155,7 @@ class PackRun:
         x0 = instance.x0.expand(oracle.L, instance.dx).clone()
         y0 = instance.y0.expand(oracle.L, instance.dy).clone()
         refused = "budget", "the budget does not cover `init`"
-        if not self._timed(lambda: self.algorithm.init(x0, y0, oracle), 0):
+        if not self._timed(0, self.algorithm.init, x0, y0):
             self._finish(dict.fromkeys(range(len(self.lanes)), refused), None)
             return
         check_state(self.algorithm, self.state, oracle, "init")
@@ -167,7 +169,7 @@ class PackRun:
             before, noted = self.state, (self.grad_sum, self.kept)
             if self.algorithm.reports == "random" or self.schedule.mean:
                 self._note_point()
-            fitted = self._timed(lambda: self.algorithm.step(before, oracle), self.step + 1)
+            fitted = self._timed(self.step + 1, self.algorithm.step, before)
             self.width += len(self.lanes)
             if ghosts := self._ghosts():  # their step is undone: state, and what was noted of the point before it
                 now = self.grad_sum, self.kept
@@ -188,12 +190,12 @@ class PackRun:
         meter = self.oracle.meter
         return [i for i in range(len(self.lanes)) if meter.ghost[i]] if meter.has_ghosts else []
 
-    def _timed(self, work: Callable[[], Any], step: int) -> bool:
+    def _timed(self, step: int, work: Callable[..., Any], *arguments: Any) -> bool:
         """Make a step; False if no lane's budget covers it."""
         self.oracle.begin_step(step)
         start = time.perf_counter()
         try:
-            state = work()
+            state = work(*arguments, self.oracle)
         except BudgetExhausted:
             return False
         finally:
@@ -249,7 +251,9 @@ class PackRun:
         names = list(lists)
         shared = {"step": self.step, "seconds": self.seconds}
         # zip stops at the lanes that were asked for; what follows them is padding
-        return [{**shared, **dict(zip(names, row, strict=True))} for _, *row in zip(which, *lists.values(), strict=False)]
+        return [
+            {**shared, **dict(zip(names, row, strict=True))} for _, *row in zip(which, *lists.values(), strict=False)
+        ]
 
     def _evaluate(self, which: Sequence[int] | range, x: Tensor, y: Tensor, extras: dict[str, Tensor]) -> Any:
         """Of some lanes, padded like a pack, so that the numbers do not depend on who else is looked at."""
@@ -264,8 +268,7 @@ class PackRun:
         """The point before a step: for the mean over points, and for an answer drawn uniformly among them."""
         x, y = self.algorithm.point(self.state)
         if self.schedule.mean:
-            with self.instance.uncounted():
-                self.grad_sum = self.grad_sum + norm(self.evaluator.grad_phi(x, y)).double()
+            self.grad_sum = self.grad_sum + norm(self.evaluator.grad_phi(x, y)).double()
         if self.algorithm.reports == "random":
             if self._reservoir is None:
                 self._reservoir = Draws(self.oracle.seeds)
@@ -281,7 +284,7 @@ class PackRun:
         if flags is None or not bool(flags.any()):
             return
         over = [i for i in range(len(self.lanes)) if flags[i].item()]
-        self._end({i: ("stopped", f"the method came to its own end after {self.step} steps") for i in over})
+        self._end(dict.fromkeys(over, ("stopped", f"the method came to its own end after {self.step} steps")))
 
     def _drop_diverged(self, which: Sequence[int] | range) -> list[int]:
         """The lanes that go on, by their new places; the others end as `diverged`."""

@@ -88,9 +88,11 @@ class Trial(_Frozen):
 
     @cached_property
     def id(self) -> str:
-        text = json.dumps(self.model_dump(
-            mode="json", exclude={"label": True, "algorithm": {"file"}, "problem": {"file"}}
-        ), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(
+            self.model_dump(mode="json", exclude={"label": True, "algorithm": {"file"}, "problem": {"file"}}),
+            sort_keys=True,
+            separators=(",", ":"),
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

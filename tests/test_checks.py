@@ -124,7 +124,9 @@ class Careless(Problem):
                 f = lambda x, y: dot(y, y).float()  # noqa: E731
             case "start":
                 x0 = [1.0, 2.0]
-        return Instance(f=f, g=g, x0=torch.as_tensor(x0), y0=y0, constants={"L_g": 1.0, "mu": 1.0, "L_phi": 1.0}, **extra)
+        return Instance(
+            f=f, g=g, x0=torch.as_tensor(x0), y0=y0, constants={"L_g": 1.0, "mu": 1.0, "L_phi": 1.0}, **extra
+        )
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from bilevelbench.rates import predict
 from bilevelbench.rates.statistics import Fit, fit, verdict
 from bilevelbench.rates.suite import RateSuite, Row
 from bilevelbench.registry import Registry, make
-from bilevelbench.runner import default_dtype
 from bilevelbench.results import Results
+from bilevelbench.runner import default_dtype
 from bilevelbench.suite import make_trial
 from bilevelbench.trial import Budget, Schedule, Spec, Trial
 
@@ -89,7 +89,9 @@ def plan_row(row: Row, suite: RateSuite, plugins: Registry, preset: str = "rate"
     return _plan(row, suite, plugins, row.grid(), row.params, row.cap, preset)
 
 
-def plan_weakened(row: Row, suite: RateSuite, plugins: Registry, points: Sequence[Point], results: Results) -> list[Point]:
+def plan_weakened(
+    row: Row, suite: RateSuite, plugins: Registry, points: Sequence[Point], results: Results
+) -> list[Point]:
     """The necessity check, at the last grid values that the row itself reached, within a multiple of its steps."""
     if row.weakened is None:
         return []
@@ -106,7 +108,13 @@ def plan_weakened(row: Row, suite: RateSuite, plugins: Registry, points: Sequenc
 
 
 def _plan(
-    row: Row, suite: RateSuite, plugins: Registry, grid: Sequence[float], extra: dict[str, Any], cap: Budget, preset: str
+    row: Row,
+    suite: RateSuite,
+    plugins: Registry,
+    grid: Sequence[float],
+    extra: dict[str, Any],
+    cap: Budget,
+    preset: str,
 ) -> list[Point]:
     entry = plugins.algorithm(row.method)
     horizon, over_kappa = row.rule == "horizon", row.kappas is not None
@@ -216,14 +224,14 @@ def measure(
         verdict=said,
         unreached=[_unreached(v, table[v], row.seeds) for v in row.grid() if v not in whole],
         necessity=_necessity(row, weakened, results, horizons),
-        own_notion=_own(row, own, results),
+        own_notion=_own(row, own or points, results),
         note=row.note,
         points=[_point(table[v], v, horizons) for v in whole],
     )
 
 
-def _table(points: Sequence[Point], results: Results) -> dict[float, pd.DataFrame]:
-    """The runs of each grid value, with the mean of |grad phi| that the horizon rule looks at."""
+def _table(points: Sequence[Point], results: Results, accuracy: str = "mean_grad_phi") -> dict[float, pd.DataFrame]:
+    """The runs of each grid value, with the last value of the column whose accuracy the horizon rule looks at."""
     runs = results.runs.set_index("trial_id")
     ids = [p.trial.id for p in points]
     curve = results.curve[results.curve["trial_id"].isin(ids)]
@@ -232,8 +240,8 @@ def _table(points: Sequence[Point], results: Results) -> dict[float, pd.DataFram
     for value in dict.fromkeys(p.value for p in points):
         mine = [p.trial.id for p in points if p.value == value and p.trial.id in runs.index]
         frame = runs.loc[mine].copy()
-        if "mean_grad_phi" in last:
-            frame["mean_grad_phi"] = last["mean_grad_phi"].reindex(mine).to_numpy()
+        if accuracy in last:
+            frame["accuracy"] = last[accuracy].reindex(mine).to_numpy()
         out[value] = frame
     return out
 
@@ -241,7 +249,7 @@ def _table(points: Sequence[Point], results: Results) -> dict[float, pd.DataFram
 def _all_reached(frame: pd.DataFrame, horizons: bool) -> bool:
     """Reached and unreached lanes are never mixed: a value with one unreached seed leaves the fit."""
     if horizons:
-        return bool((frame["status"] == "budget").all() and np.isfinite(frame["mean_grad_phi"]).all())
+        return bool((frame["status"] == "budget").all() and np.isfinite(frame["accuracy"]).all())
     return bool((frame["status"] == "target").all())
 
 
@@ -252,14 +260,14 @@ def _fit(
         return None
     cost = np.log(np.stack([table[v][column].to_numpy(dtype=float) for v in values], axis=1))
     if horizons:
-        x = -np.log(np.stack([table[v]["mean_grad_phi"].to_numpy(dtype=float) for v in values], axis=1))
+        x = -np.log(np.stack([table[v]["accuracy"].to_numpy(dtype=float) for v in values], axis=1))
         return fit(x, cost)
     inverse = 1.0 if over_kappa else -1.0
     return fit(inverse * np.log(np.asarray(values)), cost)
 
 
 def _accuracy(frame: pd.DataFrame, value: float, horizons: bool) -> float:
-    return float(frame["mean_grad_phi"].mean()) if horizons else value
+    return float(frame["accuracy"].mean()) if horizons else value
 
 
 def _point(frame: pd.DataFrame, value: float, horizons: bool) -> dict[str, float]:
@@ -308,13 +316,12 @@ def _necessity(row: Row, points: Sequence[Point], results: Results, horizons: bo
 
 
 def _own(row: Row, points: Sequence[Point], results: Results) -> str:
-    if not points:
+    if row.own_notion is None:
         return ""
-    table = _table(points, results)
-    values = [v for v in row.grid() if len(table[v]) == row.seeds and _all_reached(table[v], False)]
-    found = _fit(table, values, "cost", False)
+    table = _table(points, results, row.own_notion if row.rule == "horizon" else "mean_grad_phi")
+    horizons = row.rule == "horizon"
+    values = [v for v in row.grid() if len(table[v]) == row.seeds and _all_reached(table[v], horizons)]
+    found = _fit(table, values, "cost", horizons)
     if found is None:
         return f"{row.own_notion}: reached at {len(values)} eps, too few for a slope"
     return f"{row.own_notion}: {found.slope:.2f} [{found.low:.2f}, {found.high:.2f}] in calls"
-
-

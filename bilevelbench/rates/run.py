@@ -18,7 +18,12 @@ Run = Callable[[Sequence[Trial]], Results]
 
 
 def run_rates(
-    suite: RateSuite, plugins: Registry, run: Run, methods: Sequence[str] = (), quick: bool = False, preset: str = "rate"
+    suite: RateSuite,
+    plugins: Registry,
+    run: Run,
+    methods: Sequence[str] = (),
+    quick: bool = False,
+    preset: str = "rate",
 ) -> list[Measurement]:
     """Two passes, since the necessity check is held against the steps that a row took."""
     known = [row.method for row in suite.row]

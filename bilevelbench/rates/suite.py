@@ -64,7 +64,9 @@ class Row(_Table):
     @model_validator(mode="after")
     def _grid(self) -> Self:
         if sum(grid is not None for grid in (self.eps, self.horizons, self.kappas)) != 1:
-            raise ValueError("a row has one of `eps = [largest, smallest]`, `horizons = [low, high]`, `kappas = [low, high]`")
+            raise ValueError(
+                "a row has one of `eps = [largest, smallest]`, `horizons = [low, high]`, `kappas = [low, high]`"
+            )
         if (self.rule == "horizon") != (self.horizons is not None):
             raise ValueError("`horizons` go with rule 'horizon', and only with that")
         if self.eps is not None and self.eps[0] <= self.eps[1]:

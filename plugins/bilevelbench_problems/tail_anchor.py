@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from scipy.optimize import brentq
 from torch import Generator, Tensor
 
-from bilevelbench import Constant, Instance, Problem, Reference, bound, dot, exact
+from bilevelbench import Constant, Instance, Problem, Reference, dot, exact
 from bilevelbench_problems.common import noise_model, random_orthogonal, spread
 from bilevelbench_problems.separable import ANCHOR, LOG_COSH, SADDLE, Separable, peak, power_tail, tail_drop, times
 
