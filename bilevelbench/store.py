@@ -69,7 +69,7 @@ class Pack:
         return ids
 
 
-class CorruptPack(StoreError):  # noqa: N818 (errors.py names its exceptions for what happened)
+class CorruptPack(StoreError):
     """Why a pack cannot be read; reading a whole folder turns it into a sentence in `problems`."""
 
 
