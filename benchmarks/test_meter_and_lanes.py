@@ -78,7 +78,7 @@ def fastest(trials: int, raw: bool, rounds: int = 200) -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def ratio(above: tuple[int, bool], below: tuple[int, bool], turns: int = 3) -> float:
+def ratio(above: tuple[int, bool], below: tuple[int, bool], turns: int = 5) -> float:
     """Minimum over minimum; the two sides take turns."""
     pairs = [(fastest(*above), fastest(*below)) for _ in range(turns)]
     return min(a for a, _ in pairs) / min(b for _, b in pairs)

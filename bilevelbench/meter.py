@@ -54,7 +54,7 @@ class Meter:
         self._flushed = dict.fromkeys(QUERIES, 0)  # passes that are in the lanes' books; the rest is pending
         self._unusual_calls = dict.fromkeys(QUERIES, 0)  # pending calls that are not one exact point
         self._unusual_samples = dict.fromkeys(QUERIES, 0)
-        self.due: float = 0  # cost of what is pending
+        self.due = 0.0  # cost of what is pending; a float, which compares with the slack faster than an int
         self._update_slack()
 
     def charge(self, query: str, points: int, samples: int) -> None:
@@ -114,7 +114,7 @@ class Meter:
                 self.samples[row, on] += usual * self.whole[query] + self._unusual_samples[query]
                 self._flushed[query] = self.passes[query]
                 self._unusual_calls[query] = self._unusual_samples[query] = 0
-        self.due = 0
+        self.due = 0.0
         self._update_slack()
 
     def cost(self) -> F64:

@@ -109,7 +109,7 @@ class Oracle:
 
     def _query(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A closure with its usual case first: one exact point, every lane on. The hottest lines of the project."""
-        meter, passes, whole = self.meter, self.meter.passes, self.meter.whole[query]
+        meter, passes, whole = self.meter, self.meter.passes, float(self.meter.whole[query])
         grad_enabled, general, one_point = torch.is_grad_enabled, self._ask_general, self._asked.one_point[query]
 
         def ask(x: Tensor, y: Tensor, xi: Sample | None = None) -> Any:
