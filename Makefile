@@ -10,7 +10,7 @@ run: install
 	$(BIN)/bilevelbench run --all
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 install: $(VENV)/.install
 

@@ -40,6 +40,7 @@ class Chain(Problem):
     """
 
     name = "chain"
+    embedded = False  # an instance for `rates`: its gradient cannot fall before all coordinates are passed
 
     dim: PositiveInt = 128
     L_f: PositiveFloat = 1.0
