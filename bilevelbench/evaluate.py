@@ -12,6 +12,7 @@ which is a column; it is NaN where the problem does not declare mu, L_f, L_g and
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -65,6 +66,9 @@ class Evaluator:
         with self.instance.uncounted():
             g_y = norm(self.instance.grad_g_y(x, y))
             phi, grad_phi, error = self._phi(x, y)
+            if not math.isinf(self.instance.x_limit):  # a small gradient out there says nothing
+                away = x.abs().amax(-1, keepdim=True) > self.instance.x_limit
+                phi, grad_phi = phi.masked_fill(away, torch.nan), grad_phi.masked_fill(away, torch.nan)
             further = {name: metric(x, y) for name, metric in self.instance.metrics.items()}
             if self.eigenvalue:
                 further["min_eigenvalue"] = self.smallest_eigenvalue(x, y)

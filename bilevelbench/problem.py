@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ class Instance:
     What it does not bring is derived by autograd, the same way for everyone. Under `FiniteSum` every function takes a
     last argument `rows`, None for the whole sum. `points="stack"` promises that the functions take a point axis fast
     (dense data); with "loop" the oracle calls point by point. An instance whose data carry the lane axis gives `take`.
-    With `agents` the oracle asks the agents' local instance, and the evaluator this one, their mean.
+    With `agents` the oracle asks the agents' local instance, and the evaluator this one, their mean. Beyond `x_limit` in
+    some coordinate x has run away to where phi is flat and a small gradient says nothing: the trial counts as diverged.
     Its functions count their own passes: a second book, which has to agree with the oracle's meter.
     """
 
@@ -57,6 +59,7 @@ class Instance:
         metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
         take: Callable[[Tensor], Instance] | None = None,
         agents: Agents | None = None,
+        x_limit: float = math.inf,
         **derivatives: Callable[..., Any],
     ) -> None:
         for name in derivatives:
@@ -67,7 +70,7 @@ class Instance:
         self.constants = constants if isinstance(constants, Constants) else Constants(constants)
         self.noise, self.reference, self.points = noise, reference, points
         self.metrics = dict(metrics or {})
-        self.agents = agents
+        self.agents, self.x_limit = agents, x_limit
         self.analytic = frozenset(derivatives)
         self.passes = dict.fromkeys(QUERIES, 0)
         self._take = take

@@ -299,12 +299,14 @@ class PackRun:
 
     def _finite(self, state: Any) -> list[bool]:
         x, y = self.algorithm.point(state)
-        return (torch.isfinite(x).all(-1) & torch.isfinite(y).all(-1)).tolist()
+        inside = x.abs().amax(-1) <= min(self.instance.x_limit, torch.finfo(x.dtype).max)
+        return (inside & torch.isfinite(y).all(-1)).tolist()
 
     def _divergence(self, i: int) -> str:
         params = {k: v for k, v in self.lanes[i].params.items() if isinstance(v, float)}
         settings = ", ".join(f"{k}={v:g}" for k, v in params.items())
-        return f"x or y is not finite at step {self.step}; try smaller steps ({settings})"
+        where = "" if math.isinf(self.instance.x_limit) else f", or |x| > {self.instance.x_limit:g}, where phi is flat,"
+        return f"x or y is not finite{where} at step {self.step}; try smaller steps ({settings})"
 
     def _success(self, i: int) -> str:
         return f"|grad phi| <= {min(self.lanes[i].trial.targets):g} at step {self.step}"

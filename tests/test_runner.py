@@ -13,6 +13,7 @@ from helpers import Bowl, Point, Shrink, alone, assert_same, of, packed, plugins
 from scipy.stats import chisquare
 from torch import Tensor
 
+import bilevelbench
 from bilevelbench import Algorithm, Instance, Oracle, PerLane, Problem, Reference, dot, runner
 from bilevelbench.pack import plan
 from bilevelbench.results import Results
@@ -674,3 +675,11 @@ def test_global_random_state_is_left_alone():
 def test_results_of_single_trials_are_found_in_tables_of_many():
     some = [one("shrink", steps=n) for n in (2, 3)]
     assert_same(of(run(*some), some[:1]), run(some[0]))
+
+
+def test_x_that_runs_off_to_where_phi_is_flat_has_diverged():
+    """A huge x-step throws x to exp(x) = 0, where |phi'| is far below the target: that is no success."""
+    runs = bilevelbench.run("f2ba[eta_x=10]", "ridge_abalone", steps=50, targets=[1e-3]).runs
+    assert runs["status"].tolist() == ["diverged"]
+    assert runs["best_grad_phi"].item() > 1
+    assert "|x| > 8, where phi is flat" in runs["message"].item()

@@ -17,6 +17,9 @@ from torch import Tensor
 from bilevelbench import Constant, Instance, InvalidInput, Problem, Reference, bound, dot, estimated, exact
 from bilevelbench_problems.common import spread
 
+#: All interior minima have x between -6 and 2. Further out exp(x) is nothing or everything, φ' vanishes, and a method that
+#: has run off would seem to have converged.
+_FLAT = 8.0
 _SHA256 = "de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f"
 
 
@@ -114,6 +117,7 @@ def _instance(train64: _Loss, val64: _Loss) -> Instance:
         constants=_constants(train64, val64),
         reference=_closed_forms(train64, val64, dtype),
         points="stack",
+        x_limit=_FLAT,
         metrics={"val_rmse": lambda x, y: val.rmse(y), "train_rmse": lambda x, y: train.rmse(y)},
     )
 
