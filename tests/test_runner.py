@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -329,13 +330,13 @@ def test_divergence_names_the_step_and_the_settings():
 def test_exception_in_a_step_is_an_error_with_its_place():
     got = row("raises[fuse=2]", steps=9)
     assert (got.status, got.steps, got.cost) == ("error", 2, 2)
-    assert got.message == "in step 3: ValueError: the fuse is burnt (test_runner.py:32)"
+    assert re.fullmatch(r"in step 3: ValueError: the fuse is burnt \(test_runner\.py:\d+\)", got.message)
 
 
 def test_exception_in_init_is_an_error():
     got = row("raises_in_init", steps=9)
     assert (got.status, got.steps) == ("error", 0)
-    assert got.message == "in `init`: RuntimeError: no start (test_runner.py:40)"
+    assert re.fullmatch(r"in `init`: RuntimeError: no start \(test_runner\.py:\d+\)", got.message)
 
 
 def test_curve_up_to_an_error_is_kept():
