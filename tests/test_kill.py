@@ -26,10 +26,12 @@ PACKS, TRIALS = 8, 16
 def start(folder, jobs=1):
     command = [sys.executable, "-W", "error", "-m", "bilevelbench", *COMMAND, "--jobs", str(jobs), "-o", str(folder)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    # a group of its own, which is then killed as a whole
+    # A group of its own, which is then killed as a whole; and Ctrl-C as in a terminal, also where these tests run in the
+    # background of a shell, which makes its children ignore it.
     return subprocess.Popen(
-        command, env=env, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        command, env=env, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
 
 
 def here(folder):

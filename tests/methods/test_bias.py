@@ -170,12 +170,14 @@ def test_released_script_has_y_minus_z_equal_to_a_multiple_of_the_sum_of_f_y(K, 
         """An oracle that notes the questions which `step` asks, and the answers."""
 
         def _query(self, query, function):
-            def noting(x, y):
-                out = function(x, y)
+            ask = super()._query(query, function)
+
+            def noting(x, y, xi=None):
+                out = ask(x, y, xi)
                 asked.append((query, x, y, out))
                 return out
 
-            return super()._query(query, noting)
+            return noting
 
     oracle = Listening(instance, method.uses, seeds=[0])
     with torch.no_grad():
