@@ -5,13 +5,25 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from bilevelbench.errors import InvalidInput
 from bilevelbench.registry import Entry, Registry, faults, make
 from bilevelbench.trial import Budget, Schedule, Spec, Trial, expand
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_suite(path: Path, model: type[M]) -> M:
+    """A TOML file as this model, with errors in sentences."""
+    try:
+        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"suite {path} is no valid TOML: {error}") from None
+    except ValidationError as error:
+        raise InvalidInput(f"suite {path}: {faults(error)}") from None
 
 
 class _Table(BaseModel):
@@ -56,12 +68,7 @@ class Suite(_Table):
 
     @classmethod
     def load(cls, path: Path) -> Suite:
-        try:
-            return cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidInput(f"suite {path} is no valid TOML: {error}") from None
-        except ValidationError as error:
-            raise InvalidInput(f"suite {path}: {faults(error)}") from None
+        return read_suite(path, cls)
 
     def trials(self, registry: Registry) -> list[Trial]:
         """Every trial, validated one by one: a caller's mistake is found here, before anything runs."""

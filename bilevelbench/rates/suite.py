@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from bilevelbench.errors import InvalidInput
-from bilevelbench.registry import faults
+from bilevelbench.suite import read_suite
 from bilevelbench.trial import Budget
 
 
@@ -99,9 +97,4 @@ class RateSuite(_Table):
 
     @classmethod
     def load(cls, path: Path) -> RateSuite:
-        try:
-            return cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidInput(f"suite {path} is no valid TOML: {error}") from None
-        except ValidationError as error:
-            raise InvalidInput(f"suite {path}: {faults(error)}") from None
+        return read_suite(path, cls)
