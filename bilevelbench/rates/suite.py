@@ -25,7 +25,7 @@ class Weakened(_Table):
     text: str
     params: dict[str, Any]
     values: PositiveInt = 2
-    patience: PositiveFloat = 2.0
+    patience: PositiveFloat = 1.25
 
 
 class Row(_Table):
