@@ -111,12 +111,9 @@ class Oracle:
         """A closure with its usual case first: one exact point, every lane on. The hottest lines of the project."""
         meter, passes, whole = self.meter, self.meter.passes, float(self.meter.whole[query])
         grad_enabled, general, one_point = torch.is_grad_enabled, self._ask_general, self._asked.one_point[query]
-        flat: Tensor | None = None
 
         def ask(x: Tensor, y: Tensor, xi: Sample | None = None) -> Any:
-            nonlocal flat  # the last x that had no points: a loop over y asks at the same x again and again
-            if xi is None and meter.mask is None and (x is flat or x.ndim == 2) and y.ndim == 2 and not grad_enabled():
-                flat = x
+            if xi is None and meter.mask is None and x.ndim == 2 and y.ndim == 2 and not grad_enabled():
                 meter.due = due = meter.due + whole
                 if due > meter.slack:
                     meter.refuse(whole)

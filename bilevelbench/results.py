@@ -58,8 +58,8 @@ STATUSES: dict[str, str] = {
     "budget": "the next call would have passed the budget",
     "timeout": "the time limit of the trial was reached",
     "diverged": "an iterate or a value was no longer finite",
-    "error": "the method or the problem raised an exception, or its process died",
-    "invalid": "the method broke the rules: an undeclared query, or books that disagree",
+    "error": "the method or the problem raised an exception or asked an undeclared query, or its process died",
+    "invalid": "the two counts disagree: f or g was called past the oracle",
     "stopped": "the method ended by its own rule",
 }
 

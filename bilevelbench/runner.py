@@ -29,8 +29,6 @@ from bilevelbench.trial import Trial
 
 _DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
 
-Progress = Callable[[int, float], None]
-
 
 class PackFailed(Exception):
     """A step failed in a pack of several trials: nobody knows whose fault it is until they run apart."""

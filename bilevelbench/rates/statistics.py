@@ -53,10 +53,10 @@ def _slope(x: F64, y: F64) -> float:
     return float((x * (y - y.mean())).sum() / (x * x).sum())
 
 
-def verdict(fit: Fit | None, claimed: float, target: float, points: int, horizons: bool, log_slack: float = 0.0) -> str:
+def verdict(fit: Fit | None, claimed: float, target: float, points: int, horizons: bool) -> str:
     """One of five, in this order. Claims are upper bounds, so only `slower than claimed` is an alarm.
 
-    `log_slack` is how much a hidden logarithm may add to the slope on the range that was measured.
+    The slope is that of a count without hidden logarithms, so they need no allowance here.
     """
     if fit is None or points < (FEWEST_HORIZONS if horizons else FEWEST_EPS):
         return "unmeasured"
@@ -65,6 +65,6 @@ def verdict(fit: Fit | None, claimed: float, target: float, points: int, horizon
         return "not straight"
     if fit.high + tolerance < target:
         return "faster than claimed"
-    if fit.low - tolerance <= target + log_slack:
+    if fit.low - tolerance <= target:
         return "matches"
     return "slower than claimed"
