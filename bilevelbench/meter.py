@@ -1,7 +1,7 @@
 """The meter: calls and samples of each lane, by query; masks; budgets.
 
-The usual case is a pack in lockstep with every lane on and an exact query at one point. Then a charge is two additions
-of Python numbers, which the oracle makes itself (`Oracle._query`); only a change of the mask moves them into the lanes'
+The usual case is a pack in lockstep with every lane on and an exact query at one point. Then a charge is two sums of
+Python numbers, which the oracle makes itself (`Oracle._query`); only a change of the mask moves them into the lanes'
 books.
 """
 
@@ -14,12 +14,12 @@ import numpy.typing as npt
 from torch import Tensor
 
 from bilevelbench.errors import BudgetExhausted
-from bilevelbench.problem import QUERIES
+from bilevelbench.problem import QUERIES, ROW
 
 F64 = npt.NDArray[np.float64]
 BOOL = npt.NDArray[np.bool_]
 
-_ROW = {query: i for i, query in enumerate(QUERIES)}
+_UNLIMITED = 2.0**53  # the largest cost that a float counts exactly
 
 #: Columns of the tables, and the queries that each one adds up. A joint query is one call, and one in each block.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -49,29 +49,30 @@ class Meter:
         self.bytes: F64 = np.zeros(lanes)
         self.ghost: BOOL = np.zeros(lanes, dtype=np.bool_)
         self.has_ghosts = False
-        self.passes = dict.fromkeys(QUERIES, 0)
         self.mask: Tensor | None = None  # (L, 1); None while every lane is on
-        self._flushed = dict.fromkeys(QUERIES, 0)  # passes that are in the lanes' books; the rest is pending
-        self._unusual_calls = dict.fromkeys(QUERIES, 0)  # pending calls that are not one exact point
-        self._unusual_samples = dict.fromkeys(QUERIES, 0)
-        self.due = 0.0  # cost of what is pending; a float, which compares with the slack faster than an int
+        # By query, and lists because the oracle's closures add to them in place.
+        self.passes = [0] * len(QUERIES)
+        self._flushed = [0] * len(QUERIES)  # passes that are in the lanes' books; the rest is pending
+        self._unusual_calls = [0] * len(QUERIES)  # pending calls that are not one exact point
+        self._unusual_samples = [0] * len(QUERIES)
+        self.left = [0.0]  # one number: what may still be spent before some lane that is on passes its budget
         self._update_slack()
 
     def charge(self, query: str, points: int, samples: int) -> None:
         """`points` calls of `samples` samples each to every lane that is on, before any work is done."""
-        cost = points * samples
-        self.due += cost
-        if self.due > self.slack:
+        cost, row = points * samples, ROW[query]
+        self.left[0] -= cost
+        if self.left[0] < 0:
             self.refuse(cost)
-        self.passes[query] += points
-        self._unusual_calls[query] += points
-        self._unusual_samples[query] += cost
+        self.passes[row] += points
+        self._unusual_calls[row] += points
+        self._unusual_samples[row] += cost
 
     def refuse(self, cost: float) -> None:
-        """Some lane cannot pay `cost`, already in `due`. Such lanes become ghosts; all ghosts: the step ends."""
-        self.due -= cost
+        """Some lane cannot pay `cost`, which `left` has lost already. Such lanes become ghosts; all ghosts: the step ends."""
+        self.left[0] += cost
         self._refuse(np.full(len(self.budgets), float(cost)))
-        self.due += cost
+        self.left[0] -= cost
 
     def charge_lanes(self, query: str, points: int, samples: F64) -> None:
         """The same with a number of samples for each lane, (L,)."""
@@ -79,11 +80,11 @@ class Meter:
         cost = points * samples
         if (self.cost() + cost > self.budgets)[self._charged()].any():
             self._refuse(cost)
-        on = self._charged()
-        self.calls[_ROW[query], on] += points
-        self.samples[_ROW[query], on] += cost[on]
-        self.passes[query] += points
-        self._flushed[query] += points
+        on, row = self._charged(), ROW[query]
+        self.calls[row, on] += points
+        self.samples[row, on] += cost[on]
+        self.passes[row] += points
+        self._flushed[row] += points
         self._update_slack()
 
     def message(self, size: int) -> None:
@@ -106,15 +107,14 @@ class Meter:
         if self.passes == self._flushed:
             return
         on = self._charged()
-        for query, row in _ROW.items():
-            pending = self.passes[query] - self._flushed[query]
+        for query, row in ROW.items():
+            pending = self.passes[row] - self._flushed[row]
             if pending:
                 self.calls[row, on] += pending
-                usual = pending - self._unusual_calls[query]
-                self.samples[row, on] += usual * self.whole[query] + self._unusual_samples[query]
-                self._flushed[query] = self.passes[query]
-                self._unusual_calls[query] = self._unusual_samples[query] = 0
-        self.due = 0.0
+                usual = pending - self._unusual_calls[row]
+                self.samples[row, on] += usual * self.whole[query] + self._unusual_samples[row]
+                self._flushed[row] = self.passes[row]
+                self._unusual_calls[row] = self._unusual_samples[row] = 0
         self._update_slack()
 
     def cost(self) -> F64:
@@ -124,7 +124,7 @@ class Meter:
 
     def most(self) -> float:
         """No lane's cost is above this; it is exact while lanes keep step."""
-        return self._most_flushed + self.due
+        return self._most_flushed + (self._slack - self.left[0])
 
     def columns(self) -> dict[str, F64]:
         """The tables' columns, each (L,)."""
@@ -144,8 +144,7 @@ class Meter:
     def restart_passes(self) -> None:
         """A new instance has a new second book; ours starts anew beside it."""
         self.flush()
-        for query in QUERIES:
-            self.passes[query] = self._flushed[query] = 0
+        self.passes[:] = self._flushed[:] = [0] * len(QUERIES)
 
     def take(self, lanes: Sequence[int], real: Sequence[bool]) -> None:
         """Only these lanes."""
@@ -165,9 +164,10 @@ class Meter:
         return on
 
     def _update_slack(self) -> None:
-        """What may still be spent before some lane that is on passes its budget."""
+        """What is left now that nothing is pending: a whole number, so that sums and differences stay exact."""
         on, cost = self._charged(), self.cost()
-        self.slack = float((self.budgets - cost)[on].min()) if on.any() else float("inf")
+        slack = float((self.budgets - cost)[on].min()) if on.any() else _UNLIMITED
+        self._slack = self.left[0] = float(np.floor(min(slack, _UNLIMITED)))
         self._most_flushed = float(cost.max())
 
     def _refuse(self, cost: F64) -> None:
@@ -181,5 +181,5 @@ class Meter:
 
 
 def sum_rows(book: F64, queries: Sequence[str]) -> F64:
-    total: F64 = book[[_ROW[query] for query in queries]].sum(0)
+    total: F64 = book[[ROW[query] for query in queries]].sum(0)
     return total

@@ -15,7 +15,7 @@ from bilevelbench.draws import Draws
 from bilevelbench.errors import InvalidInput, UndeclaredQuery
 from bilevelbench.meter import Meter
 from bilevelbench.noise import Additive
-from bilevelbench.problem import QUERIES, Instance, count_points
+from bilevelbench.problem import QUERIES, ROW, Instance, count_points
 from bilevelbench.sample import Order, Sample
 from bilevelbench.sampling import Sampler
 
@@ -109,15 +109,16 @@ class Oracle:
 
     def _query(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """A closure with its usual case first: one exact point, every lane on. The hottest lines of the project."""
-        meter, passes, whole = self.meter, self.meter.passes, float(self.meter.whole[query])
+        meter, passes, left, row = self.meter, self.meter.passes, self.meter.left, ROW[query]
+        whole = float(self.meter.whole[query])
         grad_enabled, general, one_point = torch.is_grad_enabled, self._ask_general, self._asked.one_point[query]
 
         def ask(x: Tensor, y: Tensor, xi: Sample | None = None) -> Any:
             if xi is None and meter.mask is None and x.ndim == 2 and y.ndim == 2 and not grad_enabled():
-                meter.due = due = meter.due + whole
-                if due > meter.slack:
+                left[0] = rest = left[0] - whole
+                if rest < 0.0:
                     meter.refuse(whole)
-                passes[query] += 1
+                passes[row] += 1
                 return one_point(x, y)
             return general(query, function, xi, x, y)
 
@@ -243,7 +244,10 @@ class Oracle:
     def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
         """`for on in oracle.repeat(K)`: K times, an int or an (L, 1) tensor; `on` is True, or the lanes still at it."""
         outer = self.meter.mask
-        if isinstance(times, Tensor):
+        fixed = self._fixed_bounds.get(id(times))
+        if fixed is not None:
+            _, low, high = fixed
+        elif isinstance(times, Tensor):
             self._check_lanes("repeat: a loop length", times)
             if times.is_floating_point():  # a diverged lane does not hold up the others
                 times = torch.nan_to_num(times, nan=0.0, posinf=0.0)
@@ -301,9 +305,6 @@ class Oracle:
 
     def _bounds(self, times: Tensor) -> tuple[int, int]:
         """Iterations that every lane makes, and the most that any lane with budget makes."""
-        fixed = self._fixed_bounds.get(id(times))
-        if fixed is not None:
-            return fixed[1], fixed[2]
         finite = torch.nan_to_num(times.double(), nan=0.0, posinf=0.0)  # a diverged lane does not hold up the others
         low = int(finite.min().clamp(min=0))
         alive = torch.from_numpy(~self.meter.ghost).reshape(-1, 1)
@@ -368,11 +369,9 @@ class Oracle:
 
     def books(self) -> str:
         """Where the two books differ, in words."""
-        below = self._asked.passes
+        books = zip(QUERIES, self.meter.passes, self._asked.passes, strict=True)
         return ", ".join(
-            f"{query}: {self.meter.passes[query]} at the door, {below[query]} below it"
-            for query in QUERIES
-            if self.meter.passes[query] != below[query]
+            f"{query}: {above} at the door, {below} below it" for query, above, below in books if above != below
         )
 
     def _refuse_copy(self, *_: object) -> NoReturn:

@@ -22,6 +22,7 @@ from bilevelbench.noise import Exact, Noise
 QUERIES = (
     "grad_f", "grad_f_x", "grad_f_y", "grad_g", "grad_g_x", "grad_g_y", "hvp_g_yy", "jvp_g_xy", "value_f", "value_g",
 )  # fmt: skip
+ROW = {query: row for row, query in enumerate(QUERIES)}  # a query's place in the books of passes, calls and samples
 _ANALYTIC = frozenset(QUERIES) - {"value_f", "value_g"}
 
 
@@ -72,27 +73,27 @@ class Instance:
         self.metrics = dict(metrics or {})
         self.agents, self.x_limit = agents, x_limit
         self.analytic = frozenset(derivatives)
-        self.passes = dict.fromkeys(QUERIES, 0)
+        self.passes = [0] * len(QUERIES)
         self._take = take
         self.raw = derive(f, g, derivatives)  # without a count, for the speed benchmarks
         self.functions = {query: self._counted(query, self.raw[query]) for query in QUERIES}
         self.one_point = {query: self._counted_one(query, self.raw[query]) for query in QUERIES if "vp_" not in query}
 
     def _counted(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        passes = self.passes
+        passes, row = self.passes, ROW[query]
 
         def counted(x: Tensor, y: Tensor, *rest: Any) -> Any:
-            passes[query] += count_points(x, y, *rest)
+            passes[row] += count_points(x, y, *rest)
             return function(x, y, *rest)
 
         return counted
 
     def _counted_one(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same for (L, d) arguments, without looking at their shapes: where an oracle spends most of its calls."""
-        passes = self.passes
+        passes, row = self.passes, ROW[query]
 
         def counted_one(x: Tensor, y: Tensor) -> Any:
-            passes[query] += 1
+            passes[row] += 1
             return function(x, y)
 
         return counted_one
@@ -106,11 +107,11 @@ class Instance:
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """The evaluator's passes are nobody's: they are not part of the second book."""
-        before = dict(self.passes)
+        before = list(self.passes)
         try:
             yield
         finally:
-            self.passes.update(before)
+            self.passes[:] = before
 
     def take(self, lanes: Tensor) -> Instance:
         """Only these lanes. Data without a lane axis serve any lanes."""

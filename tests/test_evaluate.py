@@ -275,7 +275,7 @@ def test_evaluator_is_not_in_the_second_book(problem):
     for instance in (build(problem), stripped(problem)):
         x, y = points(instance)
         instance.grad_f(x, y)
-        before = dict(instance.passes)
+        before = list(instance.passes)
         evaluator = Evaluator(instance, eigenvalue=True)
         evaluator(x, y)
         evaluator.grad_phi(x, y)

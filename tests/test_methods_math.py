@@ -48,7 +48,7 @@ def quadratic() -> Functions:
     A = np.stack([instance.grad_g_y(x0, e[None])[0].numpy() for e in torch.eye(6, dtype=torch.float64)])
     B = -np.stack([instance.grad_g_y(e[None], y0)[0].numpy() for e in torch.eye(4, dtype=torch.float64)])
     c = -instance.grad_f_y(x0, y0)[0].numpy()
-    instance.passes.update(dict.fromkeys(instance.passes, 0))
+    instance.passes[:] = [0] * len(instance.passes)
     return Functions(
         f_x=lambda x, y: x,
         f_y=lambda x, y: y - c,

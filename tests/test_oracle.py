@@ -10,7 +10,7 @@ import torch
 from bilevelbench.errors import BudgetExhausted, InvalidInput, UndeclaredQuery
 from bilevelbench.lanes import dot, keep
 from bilevelbench.noise import Additive
-from bilevelbench.problem import QUERIES, Instance
+from bilevelbench.problem import QUERIES, ROW, Instance
 
 PAIRS = [q for q in QUERIES if q not in ("hvp_g_yy", "jvp_g_xy")]
 
@@ -84,7 +84,7 @@ def test_query_answers_what_the_instance_does(bowl, door, point, query):
 def test_query_is_one_call_in_every_lane_and_in_both_books(oracle, point, query):
     ask(oracle, query, *point)
     assert cost(oracle) == [1] * 4
-    assert oracle.meter.passes[query] == 1
+    assert oracle.meter.passes[ROW[query]] == 1
     assert oracle.books_agree
 
 
@@ -240,7 +240,7 @@ def test_a_query_at_p_points_is_p_calls_in_both_books(bowl, door, normal, query,
     oracle = door(bowl(points=kind))
     getattr(oracle, query)(x, y)
     assert cost(oracle) == [p] * 4
-    assert oracle.meter.passes[query] == p
+    assert oracle.meter.passes[ROW[query]] == p
     assert oracle.books_agree
 
 
@@ -397,7 +397,7 @@ def test_with_every_lane_off_there_is_no_charge_no_work_and_only_nan(bowl, oracl
     with oracle.only(mask(0, 0, 0, 0)):
         out = blocks(ask(oracle, query, x, y))
     assert cost(oracle) == [0] * 4
-    assert oracle.instance.passes[query] == oracle.meter.passes[query] == 0
+    assert oracle.instance.passes[ROW[query]] == oracle.meter.passes[ROW[query]] == 0
     for a, b in zip(out, blocks(ask(bowl(), query, x, y)), strict=True):
         assert bool(a.isnan().all())
         assert a.shape == torch.broadcast_shapes(b.shape, (6, 1, 1))
