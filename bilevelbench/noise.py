@@ -53,6 +53,12 @@ class FiniteSum:
 Noise = Exact | Additive | FiniteSum
 
 
+def levels(noise: Noise) -> dict[str, float]:
+    """The noise of one sample as constants of the problem; that of a finite sum depends on the point."""
+    names = ("sigma_f", "sigma_g", "sigma_h")
+    return {} if isinstance(noise, FiniteSum) else {name: getattr(noise, name, 0.0) for name in names}
+
+
 @dataclass(frozen=True)
 class Rows:
     """The rows of a mini-batch and their weights, both (*points, L, B): f is `sum_b weight_b loss(index_b)`."""

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 from torch import Tensor
 
 from bilevelbench.autograd import derive
-from bilevelbench.constants import Constant, Constants
+from bilevelbench.constants import Constant, Constants, exact
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.network import Agents
-from bilevelbench.noise import Exact, Noise
+from bilevelbench.noise import Exact, Noise, levels
 
 #: What an instance answers, and so what an oracle can be asked.
 QUERIES = (
@@ -68,7 +68,8 @@ class Instance:
                 raise InvalidInput(f"an instance has no derivative {name!r}{suggestion(name, _ANALYTIC)}")
         self.x0, self.y0 = x0.detach(), y0.detach()
         self.dx, self.dy = x0.shape[-1], y0.shape[-1]
-        self.constants = constants if isinstance(constants, Constants) else Constants(constants)
+        given = constants.given if isinstance(constants, Constants) else constants
+        self.constants = Constants({**{name: exact(level) for name, level in levels(noise).items()}, **given})
         self.noise, self.reference, self.points = noise, reference, points
         self.metrics = dict(metrics or {})
         self.agents, self.x_limit = agents, x_limit
