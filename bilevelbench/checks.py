@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilevelbench.errors import BilevelbenchError, InvalidInput, MethodError
+from bilevelbench.constants import Constants
+from bilevelbench.errors import BilevelbenchError, InvalidInput, MethodError, MissingConstant
 from bilevelbench.lanes import take
 from bilevelbench.oracle import Oracle
 from bilevelbench.problem import Instance
+from bilevelbench.trial import Trial
 
 _WIDTHS = {"grad_f_x": "dx", "grad_f_y": "dy", "grad_g_x": "dx", "grad_g_y": "dy", "hvp_g_yy": "dy", "jvp_g_xy": "dx"}
 
@@ -46,6 +48,15 @@ def check_instance(instance: Instance) -> None:
             arguments = (x, y, torch.ones_like(y)) if query in ("hvp_g_yy", "jvp_g_xy") else (x, y)
             width = getattr(instance, _WIDTHS[query])
             _check_answer(query, instance.functions[query](*arguments), (lanes, width), x.dtype)
+
+
+def check_targets(trial: Trial, constants: Constants) -> None:
+    """A second-order target is held against rho_phi, so the problem has to know it."""
+    if trial.targets and trial.schedule.target_column == "second_order_eps":
+        try:
+            _ = constants.rho_phi
+        except MissingConstant as missing:
+            raise MissingConstant(missing.constant, constants.problem, "rho_phi of a second-order target") from None
 
 
 def _check_answer(query: str, answer: Any, shape: tuple[int, int], dtype: torch.dtype) -> None:

@@ -6,7 +6,9 @@ delta = |g_y(x, y)|/mu and r = |H v - f_y| the hypergradient's error is then at 
 
     (L_f + rho_g |v|) delta + L_g ((L_f + rho_g |v|) delta + r)/mu
 
-which is a column; it is NaN where the problem does not declare mu, L_f, L_g and rho_g.
+which is a column; it is NaN where the problem does not declare mu, L_f, L_g and rho_g. On demand also the smallest
+eigenvalue of the Hessian of phi (`curvature.py`), and the smallest eps for which x is certified second-order stationary:
+|grad phi| <= eps and smallest eigenvalue >= -sqrt(rho_phi eps).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import torch
 from torch import Tensor
 
 from bilevelbench.constants import Constants
-from bilevelbench.errors import InvalidInput
+from bilevelbench.curvature import smallest_eigenvalue
 from bilevelbench.lanes import norm
 from bilevelbench.linear import conjugate_gradient
 from bilevelbench.problem import Instance
@@ -29,7 +31,6 @@ from bilevelbench.problem import Instance
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
 _NEWTON_STEPS = 100
 _HALVINGS = 40
-_DENSE_HESSIAN = 500  # up to this many columns the Hessian of phi is made column by column
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,9 @@ class _Unmetered:
 class Evaluator:
     """`certificate` says how its numbers come about: closed form, bound, or residual (no constants to bound it with)."""
 
-    def __init__(self, instance: Instance, eigenvalue: bool = False) -> None:
-        self.instance, self.eigenvalue = instance, eigenvalue
+    def __init__(self, instance: Instance, second_order: bool = False) -> None:
+        self.instance, self.second_order = instance, second_order
+        self.rho_phi = _of_lanes(instance, "rho_phi") if second_order else None
         self.certificate = "closed form" if instance.reference else _certificate(instance.constants)
 
     @torch.no_grad()
@@ -70,8 +72,8 @@ class Evaluator:
                 away = x.abs().amax(-1, keepdim=True) > self.instance.x_limit
                 phi, grad_phi = phi.masked_fill(away, torch.nan), grad_phi.masked_fill(away, torch.nan)
             further = {name: metric(x, y) for name, metric in self.instance.metrics.items()}
-            if self.eigenvalue:
-                further["min_eigenvalue"] = self.smallest_eigenvalue(x, y)
+            if self.second_order:
+                further |= self._second_order(x, y, grad_phi, error)
         return Evaluation(phi, norm(grad_phi), error, g_y, further)
 
     @torch.no_grad()
@@ -82,22 +84,20 @@ class Evaluator:
         with self.instance.uncounted():
             return self._phi(x, y)[1]
 
-    @torch.no_grad()
-    def smallest_eigenvalue(self, x: Tensor, y: Tensor) -> Tensor:
-        """Of the Hessian of phi, (L, 1): closed form, or central differences of the hypergradient."""
-        reference, d = self.instance.reference, self.instance.dx
-        if reference is not None and reference.hess_phi is not None:
-            return _smallest(reference.hess_phi(x))
-        if d > _DENSE_HESSIAN:
-            raise InvalidInput(f"the smallest eigenvalue of a Hessian with {d} columns needs a closed form")
-        h = torch.finfo(x.dtype).eps ** (1 / 3)
-        columns = []
-        for i in range(d):
-            e = torch.zeros(d, dtype=x.dtype)
-            e[i] = h
-            columns.append((self.grad_phi(x + e, y) - self.grad_phi(x - e, y)) / (2 * h))
-        hessian = torch.stack(columns, dim=-1)
-        return _smallest((hessian + hessian.mT) / 2)
+    def _second_order(self, x: Tensor, y: Tensor, grad_phi: Tensor, error: Tensor) -> dict[str, Tensor]:
+        """x is an eps-second-order stationary point for every eps from `second_order_eps` on, errors included."""
+
+        def gradient(instance: Instance, x: Tensor, y: Tensor) -> Tensor:
+            return (self if instance is self.instance else Evaluator(instance))._phi(x, y)[1]
+
+        rho = float("nan") if self.rho_phi is None else self.rho_phi
+        eigenvalue, off = smallest_eigenvalue(self.instance, gradient, x, y, error, rho)
+        columns = {"min_eigenvalue": eigenvalue, "min_eigenvalue_error": off}
+        if self.rho_phi is not None:
+            below = (torch.nan_to_num(off, nan=0.0) - eigenvalue).clamp(min=0)
+            first = norm(grad_phi) + torch.nan_to_num(error, nan=0.0)
+            columns["second_order_eps"] = torch.maximum(first, below.square() / self.rho_phi)
+        return columns
 
     def _phi(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         reference = self.instance.reference
@@ -152,11 +152,12 @@ class Evaluator:
         return in_y + c.L_g * (in_y + residual) / c.mu
 
 
-def _smallest(matrices: Tensor) -> Tensor:
-    """The smallest eigenvalue of each symmetric matrix, NaN where it is not finite: LAPACK would fail for all lanes."""
-    bad = ~torch.isfinite(matrices).all(-1, keepdim=True).all(-2, keepdim=True)
-    eigenvalues = torch.linalg.eigvalsh(torch.where(bad, 0.0, matrices))
-    return torch.where(bad[..., 0], torch.nan, eigenvalues[..., :1])
+def _of_lanes(instance: Instance, name: str) -> Tensor | float | None:
+    """A constant, (L, 1) where lanes have data sets of their own; None if the problem does not know it."""
+    given = instance.constants.given.get(name)
+    if given is not None and isinstance(given.value, tuple):
+        return torch.tensor(given.value, dtype=instance.x0.dtype).reshape(-1, 1)
+    return instance.constants.get(name)  # type: ignore[no-any-return]
 
 
 def _certificate(constants: Constants) -> str:

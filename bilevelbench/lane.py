@@ -42,9 +42,8 @@ class Lane:
         column = self.trial.schedule.target_column
         if column not in row:
             raise InvalidInput(f"a target is held against the curve's column {column!r}{suggestion(column, row)}")
-        error = row["grad_phi_error"]
-        known = self.trial.schedule.on is None and not math.isnan(error)
-        certified = row[column] + (error if known else 0.0)
+        error = row["grad_phi_error"] if column in ("grad_phi", "mean_grad_phi") else 0.0  # others carry their own
+        certified = row[column] + (0.0 if math.isnan(error) else error)
         targets = sorted(self.trial.targets, reverse=True)
         while self.reached < len(targets) and certified <= targets[self.reached]:
             self.reached += 1

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bilevelbench.algorithm import Algorithm
-from bilevelbench.checks import check_instance, check_state, explain
+from bilevelbench.checks import check_instance, check_state, check_targets, explain
 from bilevelbench.draws import Draws
 from bilevelbench.errors import BooksDisagree, BudgetExhausted
 from bilevelbench.evaluate import Evaluator
@@ -71,6 +71,7 @@ def _prepare(trials: Sequence[Trial], registry: Registry) -> PackRun | _Stillbor
         check_instance(instance)
         instance.constants.problem = problem.name
         methods = [make(entry, t.algorithm.params).resolve(instance.constants.at(i)) for i, t in enumerate(trials)]
+        check_targets(trials[0], instance.constants)
     except Exception as error:
         if len(trials) > 1:
             raise PackFailed from error
@@ -107,7 +108,7 @@ class PackRun:
         self.alone = len(lanes) == 1
         self.order = [lane.trial.id for lane in lanes]
         self.schedule = lanes[0].trial.schedule
-        self.evaluator = Evaluator(instance, self.schedule.eigenvalue)
+        self.evaluator = Evaluator(instance, self.schedule.second_order)
         trials = [lanes[i].trial for i in order]
         self.real = [place < len(lanes) for place in range(len(order))]
         budgets = [math.inf if t.budget.cost is None else t.budget.cost for t in trials]
@@ -259,7 +260,7 @@ class PackRun:
             return self.evaluator(x, y), extras
         index = torch.tensor(padded(list(which), PAD if self.wide else 1))
         some = self.instance.take(index)
-        evaluator = self.evaluator if some is self.instance else Evaluator(some, self.schedule.eigenvalue)
+        evaluator = self.evaluator if some is self.instance else Evaluator(some, self.schedule.second_order)
         return evaluator(take(x, index), take(y, index)), {k: take(v, index) for k, v in extras.items()}
 
     def _note_point(self) -> None:
@@ -307,7 +308,13 @@ class PackRun:
         return f"x or y is not finite{where} at step {self.step}; try smaller steps ({settings})"
 
     def _success(self, i: int) -> str:
-        return f"|grad phi| <= {min(self.lanes[i].trial.targets):g} at step {self.step}"
+        names = {
+            "grad_phi": "|grad phi|",
+            "mean_grad_phi": "mean |grad phi|",
+            "second_order_eps": "second-order accuracy",
+        }
+        column = self.schedule.target_column
+        return f"{names.get(column, column)} <= {min(self.lanes[i].trial.targets):g} at step {self.step}"
 
     def _spent(self, i: int) -> tuple[str, str]:
         self.oracle.meter.flush()
@@ -413,7 +420,7 @@ class PackRun:
         self.algorithm = take(self.algorithm, index)
         self.oracle.take(order, self.real)
         self.instance = self.oracle.instance
-        self.evaluator = Evaluator(self.instance, self.schedule.eigenvalue)
+        self.evaluator = Evaluator(self.instance, self.schedule.second_order)
         self.grad_sum = take(self.grad_sum, index)
         self.kept = take(self.kept, index)
         self._reservoir = None

@@ -53,17 +53,21 @@ class Schedule(_Frozen):
     """When a trial is looked at: where its cost passes `ratio ** j`, and at its end.
 
     `mean`: also keep the mean of |grad phi| over all points before the present one; targets are then held against that
-    mean, which is the theorem's random iterate. `on`: hold them against another column of the curve.
+    mean, which is the theorem's random iterate. `second_order`: also find the smallest eigenvalue of the Hessian of phi;
+    targets are then held against the smallest eps with |grad phi| <= eps and eigenvalue >= -sqrt(rho_phi eps). `on`: hold
+    them against another column of the curve.
     """
 
     ratio: float = Field(default=1.1, gt=1)
     mean: bool = False
-    eigenvalue: bool = False
+    second_order: bool = False
     on: str | None = None
 
     @property
     def target_column(self) -> str:
-        return self.on or ("mean_grad_phi" if self.mean else "grad_phi")
+        if self.on is not None:
+            return self.on
+        return "second_order_eps" if self.second_order else "mean_grad_phi" if self.mean else "grad_phi"
 
 
 class Trial(_Frozen):

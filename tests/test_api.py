@@ -634,7 +634,7 @@ def test_id_survives_json():
         {"targets": [0.1, 0.01]},
         {"schedule": {"ratio": 1.2}},
         {"schedule": {"mean": True}},
-        {"schedule": {"eigenvalue": True}},
+        {"schedule": {"second_order": True}},
         {"dtype": "float32"},
         {"plugin": "other"},
         {"plugin_version": "2"},

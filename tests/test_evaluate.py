@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +13,7 @@ from scipy.optimize import root
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from bilevelbench import Instance, bound, dot, estimated, norm
-from bilevelbench.errors import InvalidInput
+from bilevelbench import Instance, bound, curvature, dot, estimated, norm
 from bilevelbench.evaluate import Evaluation, Evaluator
 from bilevelbench.registry import make, registry
 from bilevelbench.trial import parse_spec
@@ -227,9 +228,9 @@ def test_error_is_nan_without_constants():
 def test_lane_that_is_not_finite_does_not_disturb_the_others(problem, value):
     for instance in (build(problem), stripped(problem)):
         x, y = points(instance, lanes=4)
-        clean = Evaluator(instance, eigenvalue=True)(x, y)
+        clean = Evaluator(instance, second_order=True)(x, y)
         x[1], y[2] = value, value
-        seen = Evaluator(instance, eigenvalue=True)(x, y)
+        seen = Evaluator(instance, second_order=True)(x, y)
         assert same_evaluation(lanes_of(seen, [0, 3]), lanes_of(clean, [0, 3]))
         assert same(seen.further["min_eigenvalue"][[0, 3]], clean.further["min_eigenvalue"][[0, 3]])
 
@@ -265,7 +266,7 @@ def test_evaluation_leaves_the_point_alone():
     instance = bent()
     x, y = points(instance)
     before = x.clone(), y.clone()
-    Evaluator(instance, eigenvalue=True)(x, y)
+    Evaluator(instance, second_order=True)(x, y)
     assert torch.equal(x, before[0])
     assert torch.equal(y, before[1])
 
@@ -276,44 +277,97 @@ def test_evaluator_is_not_in_the_second_book(problem):
         x, y = points(instance)
         instance.grad_f(x, y)
         before = list(instance.passes)
-        evaluator = Evaluator(instance, eigenvalue=True)
+        evaluator = Evaluator(instance, second_order=True)
         evaluator(x, y)
         evaluator.grad_phi(x, y)
-        evaluator.smallest_eigenvalue(x, y)
         assert instance.passes == before
 
 
 # ---- curvature
 
 
-@pytest.mark.parametrize("problem", [*CLOSED_FORMS, "ridge_abalone"])
-def test_smallest_eigenvalue_by_differences_is_that_of_the_closed_form(problem):
+def second_order(instance: Instance, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    return Evaluator(instance, second_order=True)(x, y).further
+
+
+@pytest.mark.parametrize(
+    ("problem", "dense"),
+    [*itertools.product(CLOSED_FORMS, (500, 1)), ("ridge_abalone", 500)],  # Lanczos needs two columns
+)
+def test_smallest_eigenvalue_by_differences_is_that_of_the_closed_form(problem, dense, monkeypatch):
     exact, by_differences = build(problem), stripped(problem)
+    monkeypatch.setattr(curvature, "DENSE", dense)
     x, y = points(exact)
-    expected = Evaluator(exact).smallest_eigenvalue(x, y)
-    got = Evaluator(by_differences).smallest_eigenvalue(x, y)
-    assert got.shape == expected.shape == (4, 1)
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    expected = second_order(exact, x, y)["min_eigenvalue"]
+    got = second_order(by_differences, x, y)
+    assert got["min_eigenvalue"].shape == expected.shape == (4, 1)
+    torch.testing.assert_close(got["min_eigenvalue"], expected, rtol=1e-4, atol=1e-4)
+    gap = (got["min_eigenvalue"] - expected).abs()
+    assert (gap <= torch.nan_to_num(got["min_eigenvalue_error"], nan=torch.inf)).all()
+
+
+def test_error_of_a_closed_form_is_rounding_and_that_of_differences_is_stated():
+    x, y = points(build("tail_anchor"))
+    assert (second_order(build("tail_anchor"), x, y)["min_eigenvalue_error"] < 1e-13).all()
+    off = second_order(stripped("tail_anchor"), x, y)["min_eigenvalue_error"]
+    assert ((off > 1e-9) & (off < 1e-2)).all()
 
 
 def test_smallest_eigenvalue_at_a_saddle_is_negative():
     instance = build("tail_anchor[saddle=true]")
     x0 = instance.x0.expand(4, -1)
-    assert (Evaluator(instance).smallest_eigenvalue(x0, instance.y0.expand(4, -1)) <= -0.5).all()
+    assert (second_order(instance, x0, instance.y0.expand(4, -1))["min_eigenvalue"] <= -0.5).all()
+
+
+def test_second_order_accuracy_is_the_smallest_eps_of_both_conditions():
+    """At the saddle the curvature decides, (1/2)^2/rho; where phi is convex the gradient does."""
+    instance = build("tail_anchor[saddle=true,rotate=false]")
+    x = torch.tensor([[0.3, 0.2, 0.0], [0.3, 0.2, 1.0], [0.0, 0.98323, 0.0]])
+    found = Evaluator(instance, second_order=True)(x, torch.zeros_like(x))
+    accuracy, eigenvalue = found.further["second_order_eps"], found.further["min_eigenvalue"]
+    rho = instance.constants.rho_phi
+    torch.testing.assert_close(accuracy, torch.maximum(found.grad_phi, (-eigenvalue).clamp(min=0) ** 2 / rho))
+    assert accuracy[1] == found.grad_phi[1]
+    assert accuracy[0] == found.grad_phi[0]  # 0.25/rho is less than this gradient
+    quiet = torch.tensor([[1e4, 0.98323, 0.0]])
+    assert Evaluator(instance, second_order=True)(quiet, quiet).further["second_order_eps"].item() == pytest.approx(
+        0.25 / rho
+    )
+
+
+def test_certified_accuracy_without_a_closed_form_is_never_below_the_true_one():
+    exact, by_differences = build("tail_anchor[saddle=true]"), stripped("tail_anchor[saddle=true]")
+    for seed in range(5):
+        x, y = points(exact, seed=seed)
+        true, certified = (second_order(i, x, y)["second_order_eps"] for i in (exact, by_differences))
+        assert (certified >= true * (1 - 1e-12)).all()
+        torch.testing.assert_close(certified, true, rtol=1e-2, atol=1e-4)
 
 
 def test_smallest_eigenvalue_is_nan_where_the_hessian_is_not_finite():
     instance = build("tail_anchor[tails=4,anchors=3]")
     x, y = points(instance)
     x[1, 0] = torch.nan
-    got = Evaluator(instance).smallest_eigenvalue(x, y)
+    got = second_order(instance, x, y)["min_eigenvalue"]
     assert got.isnan().reshape(-1).tolist() == [False, True, False, False]
 
 
-def test_smallest_eigenvalue_of_a_large_hessian_needs_a_closed_form():
-    instance = stripped("quadratic[dim_x=501,dim_y=4]")
-    with pytest.raises(InvalidInput, match="501 columns needs a closed form"):
-        Evaluator(instance).smallest_eigenvalue(*points(instance))
+def test_lanczos_serves_a_hessian_of_many_columns():
+    instance = build("tail_anchor[tails=300,anchors=300,saddle=true]")
+    x, y = points(instance, lanes=1)
+    expected = second_order(instance, x, y)["min_eigenvalue"]
+    hessian, instance.reference = instance.reference, replace(instance.reference, hess_phi=None)
+    assert hessian.hess_phi is not None
+    torch.testing.assert_close(second_order(instance, x, y)["min_eigenvalue"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_lanczos_does_not_depend_on_the_other_lanes(monkeypatch):
+    monkeypatch.setattr(curvature, "DENSE", 1)
+    instance = stripped("tail_anchor[tails=3,anchors=3,saddle=true]")
+    x, y = points(instance, lanes=8)
+    together = second_order(instance, x, y)["min_eigenvalue"]
+    some = torch.tensor([5, 2, 5, 5])
+    assert torch.equal(second_order(instance, x[some], y[some])["min_eigenvalue"], together[some])
 
 
 def test_metrics_are_evaluated_at_the_given_point():

@@ -424,7 +424,7 @@ def test_diverged_trial_keeps_its_best_value():
 
 
 def test_diverged_trial_with_eigenvalues_in_its_schedule_disturbs_nobody():
-    schedule = Schedule(eigenvalue=True)
+    schedule = Schedule(second_order=True)
     problem = "tail_anchor[tails=4,anchors=3]"
     some = [trial(f"f2ba[eta_x={eta}]", problem, steps=30, schedule=schedule) for eta in (1.7e308, 0.1)]
     together = packed(some)
@@ -615,8 +615,27 @@ def test_targets_are_held_against_the_mean_if_there_is_one():
 
 
 def test_eigenvalue_column():
-    curve = run(one("shrink", steps=3, schedule=Schedule(eigenvalue=True))).curve
+    curve = run(one("shrink", steps=3, schedule=Schedule(second_order=True))).curve
     assert (curve.min_eigenvalue == 1).all()
+
+
+def test_second_order_target_on_a_problem_that_does_not_know_rho_phi_names_what_lacks():
+    got = run(one("shrink", steps=3, schedule=Schedule(second_order=True), targets=(0.1,))).runs.iloc[0]
+    assert got.status == "error"
+    assert "declares no constant" in got.message
+    assert "rho_phi of a second-order target" in got.message
+
+
+def test_second_order_target_is_not_met_at_a_saddle_where_the_gradient_is_small():
+    problem = "tail_anchor[saddle=true,L=1.5]"
+    some = [
+        trial("f2ba[lam=100,K=4]", problem, steps=400, targets=(0.1,), schedule=Schedule(second_order=both))
+        for both in (False, True)
+    ]
+    first, both = (run(t).runs.iloc[0] for t in some)
+    assert first.status == "target"
+    assert both.status == "budget"
+    assert both.best_grad_phi < 0.1
 
 
 def test_seconds_leave_out_evaluations(monkeypatch):
