@@ -55,6 +55,14 @@ _FORMULAS: dict[str, Callable[[Constants], float]] = {
     "D3": lambda c: (
         c.L_f + 4 * c.L_f * c.L_g / c.mu + c.C_f * c.rho_g / c.mu + c.C_f * c.L_g * c.rho_g / c.mu**2 + c.L_g * c.D2
     ),
+    "D5": lambda c: (
+        (1 + 2 * c.L_g / c.mu) ** 3 * (c.rho_f + c.C_f * c.nu_g / c.mu)
+        + (1 + 5 * c.L_g / c.mu + 7 * (c.L_g / c.mu) ** 2) * c.rho_g * c.D2
+    ),
+    "rho_star": lambda c: c.D5,
+    "rho_phi": lambda c: (
+        (c.L_g / c.mu) ** 3 * (c.rho_f + c.C_f * c.nu_g / c.mu + 3 * (c.L_f + c.C_f * c.rho_g / c.mu) * c.rho_g / c.mu)
+    ),
 }
 
 
