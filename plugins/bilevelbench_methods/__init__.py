@@ -3,16 +3,50 @@
 from bilevelbench import Algorithm, hookimpl
 from bilevelbench_methods.implicit.aid import AID
 from bilevelbench_methods.implicit.ba import BA
+from bilevelbench_methods.implicit.bsa import BSA
+from bilevelbench_methods.implicit.paid import PAID
+from bilevelbench_methods.implicit.prahgd import PRAHGD, RAHGD
+from bilevelbench_methods.implicit.stocbio import StocBiO
+from bilevelbench_methods.implicit.ttsa import TTSA
+from bilevelbench_methods.penalty.acc_f2ba import AccF2BA
 from bilevelbench_methods.penalty.bome import BOME
 from bilevelbench_methods.penalty.f2ba import F2BA
 from bilevelbench_methods.penalty.f2ba_released import F2BAReleased
+from bilevelbench_methods.penalty.f2bsa import F2BSA
 from bilevelbench_methods.penalty.f2sa import F2SA
+from bilevelbench_methods.penalty.f3bsa import F3BSA
+from bilevelbench_methods.penalty.f3sa import F3SA
 from bilevelbench_methods.penalty.g_pbgd import GPBGD
 from bilevelbench_methods.penalty.pbgd import PBGD
+from bilevelbench_methods.penalty.pf2ba import PF2BA
 from bilevelbench_methods.unrolled.itd import ITD
 from bilevelbench_methods.zeroth_order.pzobo import PZOBO
+from bilevelbench_methods.zeroth_order.pzobo_s import PZOBOS
 
 
 @hookimpl
 def bilevelbench_algorithms() -> list[type[Algorithm]]:
-    return [AID, BA, BOME, F2BA, F2BAReleased, F2SA, GPBGD, ITD, PBGD, PZOBO]
+    return [
+        AID,
+        AccF2BA,
+        BA,
+        BOME,
+        BSA,
+        F2BA,
+        F2BAReleased,
+        F2BSA,
+        F2SA,
+        F3BSA,
+        F3SA,
+        GPBGD,
+        ITD,
+        PAID,
+        PBGD,
+        PF2BA,
+        PRAHGD,
+        PZOBO,
+        PZOBOS,
+        RAHGD,
+        StocBiO,
+        TTSA,
+    ]

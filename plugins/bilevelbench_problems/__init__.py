@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from bilevelbench import Problem, hookimpl
 from bilevelbench_problems.chain import Chain
+from bilevelbench_problems.label_cleaning import LabelCleaningDigits
 from bilevelbench_problems.logcosh import LogCosh
 from bilevelbench_problems.logreg import LogRegBreastCancer, LogRegDigits
 from bilevelbench_problems.power_tail import PowerTail
 from bilevelbench_problems.quadratic import Quadratic
 from bilevelbench_problems.ridge_abalone import RidgeAbalone
+from bilevelbench_problems.saddle import Saddle, SaddleChain
 from bilevelbench_problems.tail_anchor import TailAnchor
 
 
 @hookimpl
 def bilevelbench_problems() -> list[type[Problem]]:
-    return [Chain, LogCosh, LogRegBreastCancer, LogRegDigits, PowerTail, Quadratic, RidgeAbalone, TailAnchor]
+    return [
+        Chain,
+        LabelCleaningDigits,
+        LogCosh,
+        LogRegBreastCancer,
+        LogRegDigits,
+        PowerTail,
+        Quadratic,
+        RidgeAbalone,
+        Saddle,
+        SaddleChain,
+        TailAnchor,
+    ]

@@ -188,6 +188,21 @@ def test_blocks_of_unequal_size_make_up_the_whole_sum(problem: Problem) -> None:
 
 
 @parametrize
+def test_a_mini_batch_is_charged_its_rows_and_an_exact_call_all(problem: Problem) -> None:
+    instance = problem.build()
+    oracle = Oracle(instance, frozenset(QUERIES), seeds=range(4))
+    x, y = normal(4, instance.dx), normal(4, instance.dy, seed=1)
+    with torch.no_grad():
+        xi, zeta = oracle.sample_g(32), oracle.sample_f(16)
+        close(oracle.grad_g_y(x, y, xi), instance.grad_g_y(x, y, xi.rows))
+        close(oracle.grad_f_y(x, y, zeta), instance.grad_f_y(x, y, zeta.rows))
+        assert oracle.meter.columns()["cost"].tolist() == [48] * 4
+        oracle.grad_g_y(x, y)
+        oracle.grad_f_y(x, y)
+    assert oracle.meter.columns()["cost"].tolist() == [48 + instance.noise.n_g + instance.noise.n_f] * 4
+
+
+@parametrize
 @pytest.mark.parametrize("t", [0.0, -2.5])
 def test_the_lower_level_is_that_of_scikit_learn(problem: Problem, t: float) -> None:
     """With equal regularisers g is n⁻¹ times its loss with C = 1/(n reg)."""

@@ -1,28 +1,72 @@
-"""The lower level of the penalty methods: z follows y*(x), y follows y_lam*(x) = argmin f/lam + g."""
+"""The lower level of the penalty methods: z follows y*(x), y follows y_lam*(x) = argmin f/lam + g.
+
+`batch` is the size of every mini-batch, an int or one for each lane; None asks for exact gradients.
+"""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor
 
-from bilevelbench import Oracle, keep
+from bilevelbench import Constants, InvalidInput, Oracle, Sample, keep
 
 USES = frozenset({"grad_f_x", "grad_f_y", "grad_g_x", "grad_g_y"})
 
+Batch = int | Tensor | None
+
+
+def fresh_f(oracle: Oracle, batch: Batch) -> Sample | None:
+    """A sample of f that no other query has seen, or None: the exact answer."""
+    return None if batch is None else oracle.sample_f(batch)
+
+
+def fresh_g(oracle: Oracle, batch: Batch) -> Sample | None:
+    """A sample of g that no other query has seen, or None: the exact answer."""
+    return None if batch is None else oracle.sample_g(batch)
+
 
 def pen_pair(
-    oracle: Oracle, x: Tensor, y: Tensor, z: Tensor, K: int | Tensor, lam: Tensor, a_y: Tensor, a_z: Tensor
+    oracle: Oracle,
+    x: Tensor,
+    y: Tensor,
+    z: Tensor,
+    K: int | Tensor,
+    lam: Tensor,
+    a_y: Tensor,
+    a_z: Tensor,
+    batch: Batch = None,
 ) -> tuple[Tensor, Tensor]:
     """K gradient steps on each, in the scale-free form: the steps do not depend on lam.
 
-    z <- z - a_z g_y(x, z)
-    y <- y - a_y (f_y(x, y)/lam + g_y(x, y))
+    z <- z - a_z g_y(x, z; s1)
+    y <- y - a_y (f_y(x, y; s2)/lam + g_y(x, y; s3))
     """
     for on in oracle.repeat(K):
-        V, U = oracle.mean(oracle.grad_g_y(x, z), oracle.grad_f_y(x, y) / lam + oracle.grad_g_y(x, y))
+        s1, s2, s3 = fresh_g(oracle, batch), fresh_f(oracle, batch), fresh_g(oracle, batch)
+        V, U = oracle.mean(oracle.grad_g_y(x, z, s1), oracle.grad_f_y(x, y, s2) / lam + oracle.grad_g_y(x, y, s3))
         z, y = keep(on, z - a_z * V, z), keep(on, y - a_y * U, y)
     return y, z
 
 
-def penalty_gradient(oracle: Oracle, x: Tensor, y: Tensor, z: Tensor, lam: Tensor) -> Tensor:
-    """f_x(x, y) + lam (g_x(x, y) - g_x(x, z)), the estimate of grad phi."""
-    return oracle.mean(oracle.grad_f_x(x, y) + lam * (oracle.grad_g_x(x, y) - oracle.grad_g_x(x, z)))
+def penalty_gradient(
+    oracle: Oracle, x: Tensor, y: Tensor, z: Tensor, lam: Tensor, batch: Batch = None, coupled: bool = False
+) -> Tensor:
+    """f_x(x, y; s4) + lam (g_x(x, y; s5) - g_x(x, z; s6)), the estimate of grad phi; `coupled` makes s6 the same as s5."""
+    s4, s5 = fresh_f(oracle, batch), fresh_g(oracle, batch)
+    s6 = s5 if coupled else fresh_g(oracle, batch)
+    return oracle.mean(oracle.grad_f_x(x, y, s4) + lam * (oracle.grad_g_x(x, y, s5) - oracle.grad_g_x(x, z, s6)))
+
+
+def noise_of(constants: Constants) -> Literal["deterministic", "partial", "full"]:
+    """Noise in f only is partial, noise in g is full; those of a finite sum are not known, which is an error."""
+    if constants.sigma_g > 0:
+        return "full"
+    return "partial" if constants.sigma_f > 0 else "deterministic"
+
+
+def horizon_ratio(name: str, steps: float) -> float:
+    """T/64, at least 1: below 64 steps a horizon's schedule has not begun to bend."""
+    if not (steps >= 1 and steps == int(steps)):
+        raise InvalidInput(f"{name} has no preset for a horizon of {steps} steps; give a whole number, 1 or more")
+    return max(1.0, steps / 64)

@@ -63,13 +63,7 @@ class PZOBO(Algorithm):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x, u = s.x, oracle.normal(self.Q, oracle.dx)
-        X = torch.cat([x[None], x + self.h * u])
-        lost = (norm((X[1:] - x) / self.h - u) > 0.5 * norm(u)).any(0)
-        if bool((lost & (norm(x) < _FAR)).any()):
-            raise InvalidInput(
-                f"h = {self.h.max().item():g} is below rounding at |x| = {norm(x).max().item():.3g}: x + h u loses "
-                "most of h u; choose a larger radius h"
-            )
+        X, lost = perturbed(x, u, self.h)
         start = (s.y if self.warm_start else s.y0).expand(self.Q + 1, -1, -1)
         W = lower_gd(oracle, X, start, self.D, self.a)
         y, w = W[0], W[1:]
@@ -85,3 +79,15 @@ class PZOBO(Algorithm):
         """eta_x ~ 1/(dx sqrt(T)) with one direction; dx is that of the default instance, 2."""
         eta_x = scale / steps**0.5
         return cls(Q=1, D=10, h=1e-4, a=1 / constants.L_gy, eta_x=eta_x)
+
+
+def perturbed(x: Tensor, u: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """x and the points x + h u_j, (Q + 1, L, dx), and the lanes, diverged ones, where rounding loses most of h u."""
+    X = torch.cat([x[None], x + h * u])
+    lost = (norm((X[1:] - x) / h - u) > 0.5 * norm(u)).any(0)
+    if bool((lost & (norm(x) < _FAR)).any()):
+        raise InvalidInput(
+            f"h = {h.max().item():g} is below rounding at |x| = {norm(x).max().item():.3g}: x + h u loses "
+            "most of h u; choose a larger radius h"
+        )
+    return X, lost

@@ -1,0 +1,273 @@
+"""A weight for every training sample of a softmax regression on digits, some of whose labels are wrong.
+
+    f(x, y) = mean CE over the validation rows, all labels right
+    g(x, y) = 1/n Σ_i σ(x_i) CE_i(y) + ridge/2 ‖y‖²  over the n training rows, σ(t) = 1/(1 + exp(-t))
+
+CE_i(y) = log Σ_c exp(Y_c·a_i) - Y_b·a_i for the features a_i and the label b of a row, Y = y as a (10, 64) matrix, row
+after row; no bias. dx = n = 899, dy = 640, x0 = 0 (every weight 1/2), y0 = 0. Split and scale are those of
+`logreg_digits`. The data seed also picks `corruption` of the training rows, whose labels then move to one of the nine
+others: never to the right one.
+
+f and g are finite sums over their rows, g_i = σ(x_i) CE_i + ridge/2 ‖y‖², so a mini-batch of g moves no other x_i.
+
+The Hessian of g in y is at least ridge for every x, and just that along equal changes of all Y_c: mu is exact. L_gy, C_f,
+L_f and rho_f hold everywhere. L_g and rho_g do not: g_xx grows with y. Theirs hold for all x and all y in the ball
+‖y‖² <= 2 log(10)/ridge, where y*(x) stays, and are marked as estimates like L_phi: the largest ‖∇²φ‖ at x = 0, -3, 3
+in all coordinates and at x_i = -3 for wrong and 3 for right labels. Delta is φ(x0), since φ >= 0.
+
+φ is flat where weights are nearly 0 or 1. Descent gets there as slowly as log(steps); a step that is much too long jumps
+there, where nothing moves any more: beyond |x_i| = 20 a trial counts as diverged.
+
+Metrics: `precision` and `recall` of the wrong labels, a label being called wrong if its weight is below 1/2 (precision is
+NaN while none is); `test_loss` (mean CE) and `test_accuracy` at the given y.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from bilevelbench import Constant, FiniteSum, Instance, Problem, Rows, bound, dot, estimated, exact
+from bilevelbench_problems.common import spread
+from bilevelbench_problems.logreg import LogRegDigits, _Dense, _Loss, _Softmax, _solve
+
+_FLAT = 20.0  # σ' = 2e-9
+_CACHED_SCORES = 72_000  # eight lanes
+_CLASSES = 10
+_SLOPES = (1 / 4, 1 / (6 * math.sqrt(3)), 1 / 8)  # the largest |σ'|, |σ''|, |σ'''|
+
+
+class LabelCleaningDigits(Problem):
+    name = "label_cleaning_digits"
+    embedded = False  # an evaluation solves for 640 weights: half a second
+    max_lanes = 64  # scores and probabilities are 72 kB a lane each
+
+    corruption: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    """share of the training labels that are wrong"""
+    ridge: PositiveFloat = 0.001
+    """regulariser of the lower level"""
+
+    def build(self) -> Instance:
+        (A, b), *clean, wrong = self._data()
+        dtype = torch.get_default_dtype()
+        train = _Weighted(A, b, self.ridge, dtype)
+        val, test = (_Loss(train.link, *part, dtype) for part in clean)
+
+        def hits(x: Tensor) -> Tensor:
+            return ((x < 0) & wrong).sum(-1, keepdim=True).to(dtype)
+
+        return Instance(
+            f=lambda x, y, rows=None: spread(val.value(_matrix(y), rows), x),
+            g=train.value,
+            grad_f_x=lambda x, y, rows=None: spread(torch.zeros_like(x), y),
+            grad_f_y=lambda x, y, rows=None: spread(val.gradient(_matrix(y), rows).flatten(-2), x),
+            grad_g_x=train.by_weight,
+            grad_g_y=train.gradient,
+            hvp_g_yy=train.hvp,
+            jvp_g_xy=train.jvp,
+            x0=torch.zeros(1, train.n),
+            y0=torch.zeros(1, _CLASSES * train.p),
+            constants=_constants(self),
+            noise=FiniteSum(n_f=val.n, n_g=train.n),
+            points="stack",
+            x_limit=_FLAT,
+            metrics={
+                "precision": lambda x, y: hits(x) / (x < 0).sum(-1, keepdim=True),
+                "recall": lambda x, y: hits(x) / wrong.sum(),
+                "test_loss": lambda x, y: test.value(_matrix(y)),
+                "test_accuracy": lambda x, y: test.accuracy(_matrix(y)),
+            },
+        )
+
+    def _data(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]:
+        """Training, validation and test set, and which labels of the first are wrong, (n,)."""
+        (A, b), val, test = LogRegDigits(data_seed=self.data_seed)._split()
+        rng = self.generator(self.data_seed + (1 << 31))  # independent of the split
+        chosen = torch.randperm(len(b), generator=rng)[: round(self.corruption * len(b))]
+        given, wrong = b.clone(), torch.zeros(len(b), dtype=torch.bool)
+        given[chosen] = (b[chosen] + torch.randint(1, _CLASSES, chosen.shape, generator=rng)) % _CLASSES
+        wrong[chosen] = True
+        return (A, given), val, test, wrong
+
+
+def _matrix(y: Tensor) -> Tensor:
+    return y.unflatten(-1, (_CLASSES, -1))
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some rows, or all: features (.., B, p), targets (.., C, B), x, weight and index (.., B), weights' sum (.., 1)."""
+
+    A: Tensor
+    T: Tensor
+    x: Tensor
+    weight: Tensor | float
+    total: Tensor | float
+    index: Tensor | None
+
+    def shares(self) -> Tensor:
+        return self.weight / (1 + torch.exp(-self.x))  # torch.sigmoid rounds an element by its place in the tensor
+
+    def slopes(self) -> Tensor:
+        w = 1 / (1 + torch.exp(-self.x))
+        return self.weight * w * (1 - w)
+
+    def back(self, values: Tensor, n: int) -> Tensor:
+        """(.., B) to the x_i that they belong to, (.., n); rows that were drawn twice add up."""
+        if self.index is None:
+            return values
+        zeros = values.new_zeros(*values.shape[:-1], n)
+        return zeros.scatter_add(-1, self.index.expand(values.shape), values)
+
+
+class _Weighted:
+    """g and its derivatives over (*points, L, .), whole or of some rows."""
+
+    def __init__(self, A: Tensor, b: Tensor, ridge: float, dtype: torch.dtype) -> None:
+        self.link, self.ridge, (self.n, self.p) = _Softmax(_CLASSES), ridge, A.shape
+        self.A, self.T = A.to(dtype), self.link.targets(b).to(dtype)
+
+    def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
+        batch = self._batch(x, rows)
+        losses = self.link.loss(_matrix(y) @ batch.A.mT, batch.T)
+        return dot(batch.shares(), losses) + 0.5 * self.ridge * batch.total * dot(y, y)
+
+    def gradient(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
+        return self._by_blocks(self._gradient, rows, x, y)
+
+    def by_weight(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
+        return self._by_blocks(self._by_weight, rows, x, y)
+
+    def hvp(self, x: Tensor, y: Tensor, v: Tensor, rows: Rows | None = None) -> Tensor:
+        return self._by_blocks(self._hvp, rows, x, y, v)
+
+    def jvp(self, x: Tensor, y: Tensor, v: Tensor, rows: Rows | None = None) -> Tensor:
+        return self._by_blocks(self._jvp, rows, x, y, v)
+
+    def _gradient(self, batch: _Batch, y: Tensor) -> Tensor:
+        R = self.link.probabilities(_matrix(y) @ batch.A.mT) - batch.T
+        return (R * batch.shares().unsqueeze(-2) @ batch.A).flatten(-2) + self.ridge * batch.total * y
+
+    def _by_weight(self, batch: _Batch, y: Tensor) -> Tensor:
+        losses = self.link.loss(_matrix(y) @ batch.A.mT, batch.T)
+        return batch.back(batch.slopes() * losses, self.n)
+
+    def _hvp(self, batch: _Batch, y: Tensor, v: Tensor) -> Tensor:
+        P = self.link.probabilities(_matrix(y) @ batch.A.mT)
+        bent = self.link.bend(P, _matrix(v) @ batch.A.mT) * batch.shares().unsqueeze(-2)
+        return (bent @ batch.A).flatten(-2) + self.ridge * batch.total * v
+
+    def _jvp(self, batch: _Batch, y: Tensor, v: Tensor) -> Tensor:
+        R = self.link.probabilities(_matrix(y) @ batch.A.mT) - batch.T
+        return batch.back(batch.slopes() * (R * (_matrix(v) @ batch.A.mT)).sum(-2), self.n)
+
+    def _batch(self, x: Tensor, rows: Rows | None) -> _Batch:
+        if rows is None:
+            return _Batch(self.A, self.T, x, 1 / self.n, 1.0, None)
+        axes = torch.broadcast_shapes(x.shape[:-1], rows.index.shape[:-1])
+        mine = x.expand(*axes, -1).gather(-1, rows.index.expand(*axes, -1))
+        total = rows.weight.sum(-1, keepdim=True)  # one, except for blocks of unequal size
+        return _Batch(self.A[rows.index], self.T.T[rows.index].mT, mine, rows.weight, total, rows.index)
+
+    def _by_blocks(self, function: Callable[..., Tensor], rows: Rows | None, x: Tensor, *vectors: Tensor) -> Tensor:
+        """All rows: a few lanes at a time, so that their scores stay in the processor's cache."""
+        size = max(1, _CACHED_SCORES // self.T.numel())
+        axes = torch.broadcast_shapes(x.shape[:-1], *(v.shape[:-1] for v in vectors))
+        if rows is not None or axes.numel() <= size:
+            return function(self._batch(x, rows), *vectors)
+        flat = (v.expand(*axes, -1).reshape(-1, v.shape[-1]).split(size) for v in (x, *vectors))
+        answers = [function(self._batch(at, None), *rest) for at, *rest in zip(*flat, strict=True)]
+        return torch.cat(answers).unflatten(0, axes)
+
+
+@dataclass(frozen=True)
+class _Cleaned(_Dense):
+    """The weighted sum of CE_i at one y without lanes, for the constants; w is σ(x), (n,)."""
+
+    w: Tensor
+
+    def _gram(self, W: Tensor) -> Tensor:
+        return super()._gram(self.w * W)
+
+    def residuals(self, y: Tensor) -> Tensor:
+        return self.link.probabilities(self._scores(y)) - self.link.targets(self.b)
+
+    def gradient(self, y: Tensor) -> Tensor:
+        return (self.w * self.residuals(y) @ self.A / len(self.b)).flatten()
+
+    def mixed(self, y: Tensor) -> Tensor:
+        """The mixed derivative, (n, C p)."""
+        return self._by_row(self.residuals(y))
+
+    def mixed_turned(self, y: Tensor, v: Tensor) -> Tensor:
+        """Its derivative along v."""
+        return self._by_row(self.link.bend(self.link.probabilities(self._scores(y)), self._scores(v)))
+
+    def bent_weights(self, y: Tensor, v: Tensor) -> Tensor:
+        """<v, ∂²g_y/∂x_i²>, (n,)."""
+        along = (self.residuals(y) * self._scores(v)).sum(0)
+        return self.w * (1 - self.w) * (1 - 2 * self.w) * along / len(self.b)
+
+    def _by_row(self, R: Tensor) -> Tensor:
+        scaled = self.w * (1 - self.w) * R / len(self.b)
+        return (scaled.T.unsqueeze(-1) * self.A.unsqueeze(-2)).flatten(-2)
+
+
+def _hess_phi(train: _Cleaned, val: _Dense, y: Tensor, H: Tensor) -> Tensor:
+    """∇²φ = M f_yy Mᵀ - v·(g_yxx + g_yyx M + its transpose + g_yyy[M, M]), M = -J H⁻¹, v = H⁻¹ f_y, at y = y*(x)."""
+    factor = torch.linalg.cholesky(H)
+    v = torch.cholesky_solve(val.gradient(y).unsqueeze(-1), factor).squeeze(-1)
+    M = -torch.cholesky_solve(train.mixed(y).mT, factor).mT
+    cross = train.mixed_turned(y, v) @ M.mT
+    return M @ (val.hessian(y) - train.third(y, v)) @ M.mT - cross - cross.mT - train.bent_weights(y, v).diag()
+
+
+def _looked_at(wrong: Tensor) -> list[Tensor]:
+    """The x at which the curvature of φ is measured; x0 first."""
+    ones = torch.ones(wrong.shape, dtype=torch.float64)
+    return [0 * ones, -3 * ones, 3 * ones, torch.where(wrong, -3 * ones, 3 * ones)]
+
+
+@functools.lru_cache(maxsize=32)
+def _constants(problem: LabelCleaningDigits) -> dict[str, Constant]:
+    """Some dense linear algebra, a few seconds, so it is kept."""
+    link, ridge = _Softmax(_CLASSES), problem.ridge
+    (A, b), clean, _, wrong = problem._data()
+    val, n = _Dense(link, *clean), len(b)
+    curvatures, solutions = [], []
+    y = torch.zeros(_CLASSES * A.shape[1], dtype=torch.float64)
+    for x in _looked_at(wrong):
+        train = _Cleaned(link, A, b, 1 / (1 + torch.exp(-x)))
+        y, H = _solve(train, torch.full_like(y, ridge), y)
+        solutions.append(y)
+        curvatures.append(float(torch.linalg.eigvalsh(_hess_phi(train, val, y, H)).abs().max()))
+    L_gy = link.curvature * train.top() + ridge
+    longest, root = float(A.norm(dim=1).max()), math.sqrt(train.top() / n)
+    first, second, third = _SLOPES
+    loss = math.log(_CLASSES) + link.slope * longest * math.sqrt(2 * math.log(_CLASSES) / ridge)  # most, in the ball
+    g_xx, g_xy = second * loss / n, first * link.slope * root
+    bends = (
+        third * loss / n,
+        3 * second * link.slope * longest / n,
+        3 * first * link.curvature * longest * root,
+        train.bend(),
+    )
+    return {
+        "mu": exact(ridge),
+        "L_gy": bound(L_gy),
+        "C_f": bound(link.slope * math.sqrt(val.top())),
+        "L_f": bound(link.curvature * val.top()),
+        "rho_f": bound(val.bend()),
+        "L_g": estimated((g_xx + L_gy) / 2 + math.hypot((L_gy - g_xx) / 2, g_xy)),
+        "rho_g": estimated(sum(bends)),
+        "L_phi": estimated(max(curvatures)),
+        "Delta": bound(val.value(solutions[0])),
+        "R": exact(solutions[0].square().sum()),
+    }

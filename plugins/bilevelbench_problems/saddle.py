@@ -1,0 +1,393 @@
+"""Strict saddles of φ: the start lies exactly on the stable manifold of one, so only a perturbation leaves it.
+
+`saddle` has one point where plain descent gets stuck, `saddle_chain` a row of them that has to be left one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol, Self
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from scipy.optimize import brentq
+from torch import Generator, Tensor
+from torch.nn.functional import pad
+
+from bilevelbench import Constant, Instance, Problem, Reference, dot, exact
+from bilevelbench_problems.common import noise_model, random_orthogonal, spread
+from bilevelbench_problems.logcosh import ROBUST
+from bilevelbench_problems.separable import ANCHOR, LOG_COSH, SADDLE, Separable, peak, times
+
+Bounded = Literal["exact", "bound"]
+
+
+class Landscape(Protocol):
+    """F : Rⁿ -> R over lanes, even in each coordinate, F(0) = 0, with a strict saddle at 0.
+
+    `steepest`, `bend` and `twist` are Lipschitz constants of F, ∇F and ∇²F, all `kind`; `drop` is F(0) - inf F.
+    """
+
+    n: int
+    kind: Bounded
+    steepest: float
+    bend: float
+    twist: float
+    drop: float
+
+    def value(self, u: Tensor) -> Tensor: ...
+    def gradient(self, u: Tensor) -> Tensor: ...
+    def hessian(self, u: Tensor) -> Tensor: ...
+
+
+class _Saddles(Problem):
+    """f(x, y) = Σ_i [s(ξ_i) + s(η_i)] + F(η'),  g(x, y) = 1/2 wᵀHw + bᵀx + c Σ_i log cosh(ω_i),  w = y - Mx - shift.
+
+    s(w) = √(1+w²). x = (Uξ, ξ') and y = (Vη, η') with U and V random orthogonal; M = V diag(m) Uᵀ ⊕ gain_max I and
+    shift = (Vt, 0); w = (Vω, ω'). So y*(x) = Mx + shift, that is η = mξ + t and η' = gain_max ξ', and with m' = gain_max
+
+        φ = Σ_i [s(ξ_i) + s(m_i ξ_i + t_i)] + F(m'ξ'),   ∇²φ = U diag(s''(ξ) + m² s''(mξ + t)) Uᵀ ⊕ m'² ∇²F(m'ξ').
+
+    The ξ are stable: φ is convex in them. t is such that the minimum lies where s'(ξ_i) = min(1, m_i)/2 =: r_i, that is
+    ξ_i = q(r_i) and t_i = q(-r_i/m_i) - m_i ξ_i with q(r) = r/√(1-r²); f_x and J v* are not zero there, they cancel. F is
+    even in each coordinate and has a strict saddle at 0.
+
+    Data, per data seed: U and V (the identity without `rotate`); H = V Q diag(..) Qᵀ Vᵀ ⊕ diag(..) with Q random
+    orthogonal, its eigenvalues evenly from mu to L and the smallest ones those of the η'; b = drift · normal; ξ uniform in
+    [-1, 1]; y0 = 0.
+
+    The start has ξ' = 0 exactly, and no matrix mixes ξ' or η' with anything, b and shift are zero there: a zero stays a
+    zero in floating point, and only a perturbation leaves the saddle. A rotation of these coordinates would bring in
+    rounding errors, which grow from 1e-16 to 1 within some hundred steps. The metric `escaped` counts |η'_i| > 1/2.
+    """
+
+    stable: PositiveInt = 3
+    """coordinates in which φ is convex"""
+    strength: PositiveFloat = 1.0
+    """factor of F"""
+    mu: PositiveFloat = 1.0
+    L: PositiveFloat = 2.0
+    gain_min: Annotated[float, Field(gt=0, le=100)] = 1.0
+    """smallest singular value of M"""
+    gain_max: Annotated[float, Field(gt=0, le=100)] = 2.0
+    """largest singular value of M"""
+    c: NonNegativeFloat = 0.0
+    """weight of the log cosh, the only source of rho_g > 0"""
+    drift: NonNegativeFloat = 1.0
+    rotate: bool = True
+    sigma_f: NonNegativeFloat = 0.0
+    sigma_g: NonNegativeFloat = 0.0
+    sigma_h: NonNegativeFloat = 0.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.mu > self.L:
+            raise ValueError(f"mu = {self.mu} is larger than L = {self.L}")
+        if self.gain_min > self.gain_max:
+            raise ValueError(f"gain_min = {self.gain_min} is larger than gain_max = {self.gain_max}")
+        return self
+
+    @abstractmethod
+    def landscape(self) -> Landscape: ...
+
+    def build_lanes(self, data_seeds: Sequence[int]) -> Instance:
+        F, s = self.landscape(), self.stable
+        xi0, U, V, H, b = (
+            torch.stack(parts)
+            for parts in zip(*(self._draw(self.generator(seed), F.n) for seed in data_seeds), strict=True)
+        )
+        m, (xi, t) = self._gains(F.n), self._stable_minimum()
+        M, H = (V * m) @ U.mT, V @ H @ V.mT
+        x0, shift = times(xi0, U.mT), times(pad(t, (0, F.n)).expand_as(xi0), V.mT)
+
+        def along(xi: Tensor) -> Tensor:
+            return (ANCHOR.value(xi) + ANCHOR.value(m[:s] * xi + t)).sum(-1)
+
+        K, one = torch.cat([-M.mT, torch.eye(len(m)).double().expand_as(M)], -2), torch.eye(len(m)).double()
+        dtype = torch.get_default_dtype()
+        data = _Data(
+            U=U.to(dtype),
+            V=V.to(dtype),
+            M=M.to(dtype),
+            shift=shift.to(dtype),
+            H=H.to(dtype),
+            b=times(b, U.mT).to(dtype),
+            x0=x0.to(dtype),
+            L_g=torch.linalg.matrix_norm(K @ (H + self.c * one) @ K.mT, 2),
+            Delta=along(xi0[:, :s]) - along(xi) + F.drop,
+            R=(times(x0, M.mT) + shift).square().sum(-1),
+        )
+        return self._instance(F, data)
+
+    def _draw(self, rng: Generator, n: int) -> tuple[Tensor, ...]:
+        """ξ0, U, V, H in the coordinates η, b in the coordinates ξ; all with the n unstable ones, unmixed, at the end."""
+        s, one = self.stable, torch.eye(n, dtype=torch.float64)
+        spectrum = torch.linspace(self.mu, self.L, n + s, dtype=torch.float64)
+        Q, U, V = (random_orthogonal(s, rng) for _ in range(3))
+        if not self.rotate:
+            U = V = torch.eye(s, dtype=torch.float64)
+        xi0 = 2 * torch.rand(s, generator=rng, dtype=torch.float64) - 1
+        b = self.drift * torch.randn(s, generator=rng, dtype=torch.float64)
+        H = torch.block_diag((Q * spectrum[n:]) @ Q.T, spectrum[:n].diag())
+        return pad(xi0, (0, n)), torch.block_diag(U, one), torch.block_diag(V, one), H, pad(b, (0, n))
+
+    def _gains(self, n: int) -> Tensor:
+        m = torch.linspace(self.gain_min, self.gain_max, self.stable, dtype=torch.float64)
+        return torch.cat([m, torch.full((n,), self.gain_max, dtype=torch.float64)])
+
+    def _stable_minimum(self) -> tuple[Tensor, Tensor]:
+        """ξ and t."""
+        m = self._gains(0)
+        r = m.clamp(max=1) / 2
+        xi = r / (1 - r**2).sqrt()
+        return xi, -(r / m) / (1 - (r / m) ** 2).sqrt() - m * xi
+
+    def _constants(self, F: Landscape, data: _Data) -> dict[str, Constant]:
+        c, wide, kind = self.c, 1 + self.gain_max**2, F.kind
+        bends, twists = zip(*map(_smoothness, self._gains(0).tolist(), self._stable_minimum()[1].tolist()), strict=True)
+        return {
+            "mu": exact(self.mu),
+            "L_gy": exact(self.L + c),
+            "L_g": _of_each_lane(data.L_g),
+            "rho_g": exact(c * peak(LOG_COSH.third) * wide**1.5),
+            "nu_g": exact(2 * c * wide**2),
+            "C_f": Constant(math.sqrt(self.stable + F.steepest**2), kind),
+            "L_f": Constant(max(1.0, F.bend), kind),
+            "rho_f": Constant(max(peak(ANCHOR.third), F.twist), kind),
+            "L_phi": Constant(max(*bends, self.gain_max**2 * F.bend), kind),
+            "rho_phi": Constant(max(*twists, self.gain_max**3 * F.twist), kind),
+            "Delta": _of_each_lane(data.Delta),
+            "R": _of_each_lane(data.R),
+        }
+
+    def _instance(self, F: Landscape, data: _Data) -> Instance:
+        M, Mt, H, b, c, s = data.M, data.M.mT.contiguous(), data.H, data.b, self.c, self.stable
+        in_x, in_y = Separable(ANCHOR, data.U[..., :s]), Separable(ANCHOR, data.V[..., :s])
+        curl, gain = Separable(LOG_COSH, data.V), self.gain_max
+
+        def y_star(x: Tensor) -> Tensor:
+            return times(x, Mt) + data.shift
+
+        def f(x: Tensor, y: Tensor) -> Tensor:
+            return in_x(x) + in_y(y) + F.value(y[..., s:])
+
+        def f_y(y: Tensor) -> Tensor:
+            return in_y.gradient(y) + pad(F.gradient(y[..., s:]), (s, 0))
+
+        def g(x: Tensor, y: Tensor) -> Tensor:
+            w = y - y_star(x)
+            value = 0.5 * dot(times(w, H), w) + dot(b, x)
+            return value + c * curl(w) if c else value
+
+        def g_y(x: Tensor, y: Tensor) -> Tensor:
+            w = y - y_star(x)
+            return times(w, H) + c * curl.gradient(w) if c else times(w, H)
+
+        def grad_g(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            force = g_y(x, y)
+            return b - times(force, M), force
+
+        def hvp(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+            return times(v, H) + c * curl.hvp(y - y_star(x), v) if c else spread(times(v, H), x, y)
+
+        def hess_phi(x: Tensor) -> Tensor:
+            y = y_star(x)
+            unstable = gain**2 * F.hessian(y[..., s:])
+            return in_x.hessian(x) + Mt @ in_y.hessian(y) @ M + pad(unstable, (s, 0, s, 0))
+
+        def take(lanes: Tensor) -> Instance:
+            return self._instance(F, data.take(lanes))
+
+        return Instance(
+            f=f,
+            g=g,
+            grad_f_x=lambda x, y: spread(in_x.gradient(x), y),
+            grad_f_y=lambda x, y: spread(f_y(y), x),
+            grad_g=grad_g,
+            grad_g_y=g_y,
+            hvp_g_yy=hvp,
+            jvp_g_xy=lambda x, y, v: -times(hvp(x, y, v), M),
+            x0=data.x0,
+            y0=torch.zeros_like(data.x0),
+            constants=self._constants(F, data),
+            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
+            reference=Reference(
+                y_star=y_star,
+                phi=lambda x: f(x, y_star(x)),
+                grad_phi=lambda x: in_x.gradient(x) + times(f_y(y_star(x)), M),
+                hess_phi=hess_phi,
+            ),
+            points="stack",
+            metrics={"escaped": lambda x, y: (gain * x[..., s:].abs() > 0.5).to(x.dtype).sum(-1, keepdim=True)},
+            take=take if len(data.x0) > 1 else None,  # a single data set serves any lanes
+        )
+
+
+class Saddle(_Saddles):
+    """A strict saddle: φ = Σ_i [s(ξ_i) + s(m_i ξ_i + t_i)] + F(gain_max ξ'), y* = Mx + shift, F(u) = strength Σ_i h(u_i).
+
+    s(w) = √(1+w²) and h' = (u²-1)u / (2(1+u²)^1.5), so h has curvature -1/2 at 0 and its minima √2 - 3/2 at ±1. The start
+    has ξ' = 0 exactly. Plain descent ends at the saddle there, where the smallest eigenvalue is -strength gain_max²/2; the
+    minima are at ξ' = ±1/gain_max, and every other stationary point is a strict saddle as well.
+    """
+
+    name = "saddle"
+
+    unstable: PositiveInt = 1
+    """coordinates in which the saddle is left"""
+
+    def landscape(self) -> Landscape:
+        return Wells(self.unstable, self.strength)
+
+
+class SaddleChain(_Saddles):
+    """Strict saddles in a row: `saddle` with F(u) = strength [h(u_1) + Σ_{i>1} β (s(u_i) - 1) - γ r(u_{i-1}) r(u_i)].
+
+    r(u) = u²/(1+u²), β = 1/4, γ = 3/4; h and s are those of `saddle`. At 0 only u_1 is unstable. Once it has left,
+    |u_1| >= 1, the curvature in u_2 has turned from β to at most β - γ = -1/2, and so on. While a coordinate waits its
+    perturbations die out, so the saddles have to be left one by one. The k-th saddle is (a, 0), a the minimum of the first
+    k - 1 coordinates alone; it has one negative eigenvalue, at most -strength gain_max²/2.
+
+    Each local minimum is global and unique up to signs; every other stationary point has an eigenvalue of at most
+    -strength gain_max²/2. For where no u_j is zero up to i, stationarity is
+
+        (C_1 - 2) √C_1 = 4γ q_2,    C_j^1.5 = (2γ/β)(q_{j-1} + q_{j+1}),    C = 1 + u², q = r(u) = 1 - 1/C
+
+    so C_1 >= 2, then C_j^1.5 >= γ/β = 3 > 2^1.5, that is q_j >= 1/2 up to i. If u_{i+1} = 0 it is alone on its row of the
+    Hessian, with β - 2γ (q_i + q_{i+2}) <= β - γ, or with -1/2 - 2γ q_2 if it is u_1. If none is zero, these equations
+    read q = T(q) with T increasing and concave and T(q) > q at q = (1/2, ..., 1/2): there is one fixed point above.
+    """
+
+    name = "saddle_chain"
+
+    saddles: PositiveInt = 4
+    """how many, each with a coordinate of its own"""
+
+    def landscape(self) -> Landscape:
+        return Row(self.saddles, self.strength)
+
+
+class Wells:
+    """strength Σ_i h(u_i), h = SADDLE."""
+
+    kind: Bounded = "exact"
+
+    def __init__(self, n: int, strength: float) -> None:
+        self.n, self.strength = n, strength
+        self.steepest = strength * math.sqrt(n) / 2
+        self.bend, self.twist = strength * peak(SADDLE.curvature), strength * peak(SADDLE.third)
+        self.drop = strength * n * (1.5 - math.sqrt(2))
+
+    def value(self, u: Tensor) -> Tensor:
+        return self.strength * SADDLE.value(u).sum(-1, keepdim=True)
+
+    def gradient(self, u: Tensor) -> Tensor:
+        return self.strength * SADDLE.slope(u)
+
+    def hessian(self, u: Tensor) -> Tensor:
+        return self.strength * torch.diag_embed(SADDLE.curvature(u))
+
+
+class Row:
+    """strength [Σ_i h_i(u_i) - γ Σ_i r(u_i) r(u_{i+1})] with h_1 = SADDLE, the others β (ANCHOR - 1), and r = ROBUST.
+
+    The constants are bounds, from 0 <= r < 1 and at most two neighbours. Gradient: entry by entry; s' and r' have the sign
+    of u, so their difference is at most the larger one, and h' has the other sign where |u| < 1, most at 1/√5. Hessian: the
+    largest sum of a row, where s'' >= 0 and r'' >= -1/2. Third derivative: it is largest on the diagonal T[a, a, a],
+    ‖a‖ = 1, where Σ|a_i|³ <= 1 and, with k neighbours at most, Σ a_i² (|a_{i-1}| + |a_{i+1}|) <= √k.
+    """
+
+    kind: Bounded = "bound"
+    beta, gamma = 0.25, 0.75
+
+    def __init__(self, n: int, strength: float) -> None:
+        self.n, self.strength = n, strength
+        near = torch.tensor([(i > 0) + (i < n - 1) for i in range(n)], dtype=torch.float64)
+        r1, r2, r3 = (peak(h) for h in (ROBUST.slope, ROBUST.curvature, ROBUST.third))
+
+        def of_each(first: float, other: float) -> Tensor:
+            return torch.tensor([first] + [other] * (n - 1), dtype=torch.float64)
+
+        pull, dip = self.gamma * near, -float(SADDLE.slope(torch.tensor(math.sqrt(0.2), dtype=torch.float64)))
+        slopes = torch.maximum(of_each(0.5, self.beta), of_each(dip, 0.0) + pull * r1)
+        hollow = of_each(peak(lambda u: SADDLE.curvature(u).clamp(min=0)), self.beta) + pull / 2
+        bends = torch.maximum(hollow, of_each(0.5, 0.0) + pull * r2) + pull * r1**2
+        twists = of_each(peak(SADDLE.third), self.beta * peak(ANCHOR.third)) + pull * r3
+        self.steepest = strength * float(slopes.norm())
+        self.bend = strength * float(bends.max())
+        self.twist = strength * float(twists.max() + 3 * self.gamma * near.max().sqrt() * r1 * r2)
+        self.drop = -float(self.value(self.minimum()))
+
+    def value(self, u: Tensor) -> Tensor:
+        r = ROBUST.value(u)
+        alone = SADDLE.value(u[..., :1]) + self.beta * (ANCHOR.value(u[..., 1:]) - 1).sum(-1, keepdim=True)
+        return self.strength * (alone - self.gamma * (r[..., :-1] * r[..., 1:]).sum(-1, keepdim=True))
+
+    def gradient(self, u: Tensor) -> Tensor:
+        alone = torch.cat([SADDLE.slope(u[..., :1]), self.beta * ANCHOR.slope(u[..., 1:])], -1)
+        return self.strength * (alone - self.gamma * ROBUST.slope(u) * self._neighbours(u))
+
+    def hessian(self, u: Tensor) -> Tensor:
+        alone = torch.cat([SADDLE.curvature(u[..., :1]), self.beta * ANCHOR.curvature(u[..., 1:])], -1)
+        diagonal = torch.diag_embed(alone - self.gamma * ROBUST.curvature(u) * self._neighbours(u))
+        slope = ROBUST.slope(u)
+        above = torch.diag_embed(-self.gamma * slope[..., :-1] * slope[..., 1:], 1)
+        return self.strength * (diagonal + above + above.mT)
+
+    def _neighbours(self, u: Tensor) -> Tensor:
+        """r(u_{i-1}) + r(u_{i+1})."""
+        r = ROBUST.value(u)
+        return pad(r[..., :-1], (1, 0)) + pad(r[..., 1:], (0, 1))
+
+    def minimum(self) -> Tensor:
+        """The positive one, (n,): T(T(..(1/2, .., 1/2))) grows to it, T as in `SaddleChain`."""
+        C = torch.full((self.n,), 2.0, dtype=torch.float64)
+        for _ in range(1000):
+            near = self._neighbours((C - 1).sqrt())
+            rest = (2 * self.gamma / self.beta * near[1:]) ** (2 / 3)
+            new = torch.cat([torch.tensor([_first(4 * self.gamma * float(near[0]))], dtype=torch.float64), rest])
+            if bool((new <= C * (1 + 1e-15)).all()):  # it grows no more
+                break
+            C = new
+        return (C - 1).sqrt()
+
+
+def _first(force: float) -> float:
+    """C >= 2 with (C - 2) √C = force."""
+    return float(brentq(lambda root: root**3 - 2 * root - force, math.sqrt(2) - 1e-9, 2 + force, xtol=1e-15)) ** 2
+
+
+@functools.lru_cache
+def _smoothness(m: float, t: float) -> tuple[float, float]:
+    """The largest second and third derivative of s(ξ) + s(mξ + t)."""
+    return (
+        peak(lambda u: ANCHOR.curvature(u) + m**2 * ANCHOR.curvature(m * u + t)),
+        peak(lambda u: ANCHOR.third(u) + m**3 * ANCHOR.third(m * u + t)),
+    )
+
+
+def _of_each_lane(values: Tensor) -> Constant:
+    return exact(values.item()) if len(values) == 1 else Constant(tuple(values.tolist()), "exact")
+
+
+@dataclass(frozen=True)
+class _Data:
+    """U, V, M and H (L, d, d), shift, b and x0 (L, d), L_g, Delta and R (L,)."""
+
+    U: Tensor
+    V: Tensor
+    M: Tensor
+    shift: Tensor
+    H: Tensor
+    b: Tensor
+    x0: Tensor
+    L_g: Tensor
+    Delta: Tensor
+    R: Tensor
+
+    def take(self, lanes: Tensor) -> _Data:
+        return _Data(**{name: part.index_select(0, lanes) for name, part in vars(self).items()})
