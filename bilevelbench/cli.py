@@ -125,6 +125,7 @@ def info(
 def rates(
     table: Annotated[int, typer.Option(help="A complexity table of the paper.")] = 1,
     over: Annotated[str, typer.Option(help="eps, or kappa for the condition number.")] = "eps",
+    setting: Annotated[str | None, typer.Option(help="Of table 2: partial or full. Default: both.")] = None,
     method: Annotated[list[str] | None, typer.Option("--method", "-m", help="Only these rows; repeatable.")] = None,
     preset: Annotated[
         str,
@@ -142,7 +143,7 @@ def rates(
         if value not in known:
             raise UnknownName(name, value, known)
     _check_workers(jobs, None, False)
-    measure_table(table, over, method or [], preset, quick, as_json, jobs, out)
+    measure_table(table, over, setting, method or [], preset, quick, as_json, jobs, out)
 
 
 @app.command(epilog="Example: `bilevelbench report results --format md`")

@@ -11,6 +11,7 @@ import inspect
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, TimeoutError, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -143,6 +144,7 @@ def _deaf_children() -> Iterator[None]:
 def _start_worker(memory: float | None) -> None:
     import torch
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     registry()  # now, and not within the time limit of the first pack
     if memory is not None:
@@ -152,6 +154,14 @@ def _start_worker(memory: float | None) -> None:
         limit = int(memory * 2**30)
         limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _end_with_parent() -> None:
+    """A killed parent leaves no worker that computes for nobody; what it has stored is whole."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _work(dumps: list[dict[str, Any]], folder: str) -> Done | str:

@@ -24,6 +24,7 @@ from bilevelbench.trial import Trial
 def measure_table(
     table: int,
     over: str,
+    setting: str | None,
     methods: Sequence[str],
     preset: str,
     quick: bool,
@@ -44,7 +45,7 @@ def measure_table(
     def run(trials: Sequence[Trial]) -> Results:
         return run_missing(console, store, trials, plugins, jobs)
 
-    found = run_rates(suite, plugins, run, methods, quick, preset)
+    found = run_rates(suite, plugins, run, methods, quick, preset, setting)
     rows: list[Row] = [m.as_dict() for m in found]
     title = suite.title + (" (quick)" if quick else "")
     write(found, title, folder / "rates.json")

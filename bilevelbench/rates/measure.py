@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,11 +14,11 @@ import torch
 from bilevelbench.algorithm import Algorithm
 from bilevelbench.claim import Claim
 from bilevelbench.constants import Constants
-from bilevelbench.errors import InvalidInput
+from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.problem import Problem
 from bilevelbench.rates import predict
 from bilevelbench.rates.statistics import Fit, fit, verdict
-from bilevelbench.rates.suite import RateSuite, Row
+from bilevelbench.rates.suite import RateSuite, Row, Weakened
 from bilevelbench.registry import Registry, make
 from bilevelbench.results import Results
 from bilevelbench.runner import default_dtype
@@ -66,6 +67,7 @@ class Measurement:
     eps_min: float | None
     rule: str
     seeds: int
+    success: float | None  # of all trials, the share that reached its accuracy: for methods that rely on chance
     verdict: str
     unreached: list[dict[str, Any]]
     necessity: str
@@ -86,7 +88,7 @@ def claim_of(cls: type[Algorithm], row: Row) -> Claim:
 
 def plan_row(row: Row, suite: RateSuite, plugins: Registry, preset: str = "rate") -> list[Point]:
     """A trial for each grid value and seed."""
-    return _plan(row, suite, plugins, row.grid(), row.params, row.cap, preset)
+    return _plan(row, suite, plugins, row.grid(), row.cap, preset)
 
 
 def plan_weakened(
@@ -96,7 +98,7 @@ def plan_weakened(
     if row.weakened is None:
         return []
     if row.rule == "horizon":
-        return _plan(row, suite, plugins, row.grid(), row.params | row.weakened.params, row.cap, "rate")
+        return _plan(row, suite, plugins, row.grid(), row.cap, "rate", row.weakened)
     table = _table(points, results)
     reached = [v for v in row.grid() if len(table[v]) == row.seeds and _all_reached(table[v], False)]
     last = reached[-row.weakened.values :]
@@ -104,7 +106,7 @@ def plan_weakened(
         return []
     steps = max(int(table[v]["steps"].max()) for v in last)
     cap = Budget(steps=max(1, round(row.weakened.patience * steps)))
-    return _plan(row, suite, plugins, last, row.params | row.weakened.params, cap, "rate")
+    return _plan(row, suite, plugins, last, cap, "rate", row.weakened)
 
 
 def _plan(
@@ -112,9 +114,9 @@ def _plan(
     suite: RateSuite,
     plugins: Registry,
     grid: Sequence[float],
-    extra: dict[str, Any],
     cap: Budget,
     preset: str,
+    weakened: Weakened | None = None,
 ) -> list[Point]:
     entry = plugins.algorithm(row.method)
     horizon, over_kappa = row.rule == "horizon", row.kappas is not None
@@ -126,7 +128,9 @@ def _plan(
         constants = _constants(plugins, suite.problem, params)
         eps = row.at_eps if over_kappa else value
         method = _preset(entry.value, constants, eps, row, "theory" if over_kappa else preset)
-        chosen = {k: v for k, v in method.given().items() if v is not None} | extra
+        chosen = {k: v for k, v in method.given().items() if v is not None} | row.params
+        if weakened is not None:
+            chosen |= {k: _times(chosen[k], factor) for k, factor in weakened.times.items()} | weakened.params
         budget = Budget(steps=round(value)) if horizon else cap
         for seed in range(suite.first_seed, suite.first_seed + row.seeds):
             trial = make_trial(
@@ -136,11 +140,19 @@ def _plan(
                 seed=seed,
                 budget=budget,
                 targets=() if horizon else (eps,),
-                schedule=Schedule(ratio=1e9 if horizon else _RATIO, mean=row.rule != "hit"),
+                schedule=Schedule(
+                    ratio=1e9 if horizon else _RATIO,
+                    mean=row.rule in ("mean", "horizon"),
+                    second_order=row.rule == "second_order",
+                ),
                 label=row.label or row.method,
             )
             out.append(Point(value, seed, trial))
     return out
+
+
+def _times(value: float, factor: float) -> float:
+    return math.ceil(value * factor) if isinstance(value, int) else value * factor
 
 
 def plan_own_notion(row: Row, suite: RateSuite, plugins: Registry) -> list[Point]:
@@ -188,8 +200,11 @@ def measure(
     if exponent is None:
         raise InvalidInput(f"{row.method} claims no exponent of kappa")
     target = row.target if row.target is not None else exponent * (1.0 if over_kappa else (1 + 1 / q) / 2)
-    fits = {name: _fit(table, whole, name, horizons, over_kappa) for name in ("cost", "steps", row.log_free)}
-    free = fits[row.log_free]
+    if row.over is not None:
+        _divide(table, points, row.log_free, row.over)
+    counted = row.log_free if row.over is None else f"{row.log_free} / {row.over}"
+    fits = {name: _fit(table, whole, name, horizons, over_kappa) for name in ("cost", "steps", counted)}
+    free = fits[counted]
     predicted = None if horizons or over_kappa else _predicted(cls, points, whole, q, row.rule)
     said = verdict(free, exponent, target, len(whole), horizons)
     calls, steps = fits["cost"], fits["steps"]
@@ -214,13 +229,14 @@ def measure(
         low_steps=steps.low if steps else None,
         high_steps=steps.high if steps else None,
         log_free=free.slope if free else None,
-        log_free_of=row.log_free,
+        log_free_of=counted,
         second_half=free.second_half if free else None,
         local_slopes=list(free.local) if free else [],
         eps_max=max(reached) if reached else None,
         eps_min=min(reached) if reached else None,
         rule=row.rule,
         seeds=row.seeds,
+        success=_success(table) if row.rule == "second_order" else None,
         verdict=said,
         unreached=[_unreached(v, table[v], row.seeds) for v in row.grid() if v not in whole],
         necessity=_necessity(row, weakened, results, horizons),
@@ -244,6 +260,22 @@ def _table(points: Sequence[Point], results: Results, accuracy: str = "mean_grad
             frame["accuracy"] = last[accuracy].reindex(mine).to_numpy()
         out[value] = frame
     return out
+
+
+def _divide(table: dict[float, pd.DataFrame], points: Sequence[Point], count: str, parameter: str) -> None:
+    """A count without its known logarithm: over the parameter of the preset that holds it."""
+    given = {p.value: p.trial.algorithm.params for p in points}
+    for value, frame in table.items():
+        if parameter not in given[value]:
+            raise InvalidInput(
+                f"over = {parameter!r}: the preset sets no such parameter{suggestion(parameter, given[value])}"
+            )
+        frame[f"{count} / {parameter}"] = frame[count] / given[value][parameter]
+
+
+def _success(table: dict[float, pd.DataFrame]) -> float:
+    status = pd.concat([frame["status"] for frame in table.values()])
+    return float((status == "target").mean())
 
 
 def _all_reached(frame: pd.DataFrame, horizons: bool) -> bool:
@@ -289,7 +321,7 @@ def _unreached(value: float, frame: pd.DataFrame, seeds: int) -> dict[str, Any]:
 def _predicted(cls: type[Algorithm], points: Sequence[Point], values: list[float], q: float, rule: str) -> float | None:
     methods = {p.value: cls.model_validate(p.trial.algorithm.params) for p in points}
     etas = [methods[v].x_step() for v in values]
-    if len(values) < 3 or any(eta is None for eta in etas):
+    if len(values) < 3 or any(eta is None for eta in etas) or rule == "second_order":
         return None
     return predict.slope(values, [eta for eta in etas if eta is not None], q, rule)
 

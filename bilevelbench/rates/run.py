@@ -24,13 +24,18 @@ def run_rates(
     methods: Sequence[str] = (),
     quick: bool = False,
     preset: str = "rate",
+    setting: str | None = None,
 ) -> list[Measurement]:
     """Two passes, since the necessity check is held against the steps that a row took."""
     known = [row.method for row in suite.row]
     for name in methods:
         if name not in known:
             raise InvalidInput(f"{suite.title} has no row for {name!r}{suggestion(name, known)}")
-    rows = [row.quickly() if quick else row for row in suite.row if not methods or row.method in methods]
+    settings = sorted({row.setting for row in suite.row})
+    if setting is not None and setting not in settings:
+        raise InvalidInput(f"{suite.title} has no setting {setting!r}; it has {', '.join(settings)}")
+    wanted = [row for row in suite.row if not methods or row.method in methods]
+    rows = [row.quickly() if quick else row for row in wanted if setting in (None, row.setting)]
     planned = [(row, plan_row(row, suite, plugins, preset), plan_own_notion(row, suite, plugins)) for row in rows]
     results = run([p.trial for _, points, own in planned for p in (*points, *own)])
     weakened = [plan_weakened(row, suite, plugins, points, results) for row, points, _ in planned]

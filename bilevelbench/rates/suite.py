@@ -19,11 +19,13 @@ class _Table(BaseModel):
 class Weakened(_Table):
     """The necessity check: the same row with one part of its preset taken away, at its last few grid values.
 
-    It should miss them within `patience` times the steps that the row itself took.
+    `params` replaces parameters of the preset, `times` multiplies them. It should miss its accuracy within `patience`
+    times the steps that the row itself took.
     """
 
     text: str
-    params: dict[str, Any]
+    params: dict[str, Any] = {}
+    times: dict[str, PositiveFloat] = {}
     values: PositiveInt = 2
     patience: PositiveFloat = 1.25
 
@@ -32,17 +34,19 @@ class Row(_Table):
     """One method in one setting.
 
     `eps`: largest and smallest accuracy, a factor of sqrt(2) apart from one to the next; rule `hit` takes the first point
-    with |grad phi| <= eps, `mean` the first T whose mean of |grad phi| over t < T is at most eps. `horizons`: exponents of
+    with |grad phi| <= eps, `second_order` the first that also has no eigenvalue of the Hessian of phi below
+    -sqrt(rho_phi eps), `mean` the first T whose mean of |grad phi| over t < T is at most eps. `horizons`: exponents of
     two, for methods whose steps are set by the number of steps; the accuracy of T is the mean of |grad phi| over t < T.
     `kappas`: smallest and largest condition number L/mu, at the fixed accuracy `at_eps` and with the theory preset.
-    `log_free` says which count the verdict is about, where the claim hides logarithms.
+    `log_free` says which count the verdict is about, where the claim hides logarithms; with `over`, a parameter of the
+    preset, it is divided by that.
     """
 
     method: str
     table: PositiveInt = 1
     setting: Literal["deterministic", "partial", "full"] = "deterministic"
     label: str = ""
-    rule: Literal["hit", "mean", "horizon"] = "mean"
+    rule: Literal["hit", "mean", "horizon", "second_order"] = "mean"
     eps: tuple[PositiveFloat, PositiveFloat] | None = None
     kappas: tuple[PositiveFloat, PositiveFloat] | None = None
     at_eps: PositiveFloat = 0.9
@@ -52,6 +56,7 @@ class Row(_Table):
     params: dict[str, Any] = {}
     scale: PositiveFloat = 1.0
     log_free: Literal["steps", "cost", "grad_g_y"] = "steps"
+    over: str | None = None
     target: PositiveFloat | None = None
     cap: Budget = Budget(steps=2_000_000)
     weakened: Weakened | None = None

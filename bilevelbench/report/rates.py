@@ -41,7 +41,8 @@ def cells(row: Row) -> tuple[str, ...]:
         expected += f" ({row['predicted']:.2f})"
     reach = "–" if row["eps_max"] is None else f"{row['eps_max']:.3g} to {row['eps_min']:.3g}, {row['seeds']} seeds"
     calls = interval(row["measured"], row["low"], row["high"])
-    return (row["oracle"], row["label"], claimed(row), calls, steps, expected, reach, row["verdict"])
+    name = row["label"] if row["setting"] == "deterministic" else f"{row['label']}, {row['setting']}"
+    return (row["oracle"], name, claimed(row), calls, steps, expected, reach, row["verdict"])
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -49,8 +50,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
     out = []
     for row in rows:
         said = [f"local slopes {' '.join(f'{s:.2f}' for s in row['local_slopes'])}"] if row["local_slopes"] else []
-        if row["log_free_of"] == "grad_g_y" and row["log_free"] is not None:
-            said.append(f"lower-level gradients {row['log_free']:.2f}, which the verdict is about")
+        if row["log_free_of"] not in ("steps", "cost") and row["log_free"] is not None:
+            counted = {"grad_g_y": "lower-level gradients"}.get(row["log_free_of"], row["log_free_of"])
+            said.append(f"{counted} {row['log_free']:.2f}, which the verdict is about")
+        if row["success"] is not None:
+            said.append(f"{row['success']:.0%} of the trials reached their accuracy")
         said += [
             text for text in (row["necessity"], row["own_notion"] and f"in its own notion {row['own_notion']}") if text
         ]
@@ -58,7 +62,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
             f"not fitted: {u['value']:.3g} reached by {u['reached']} of {u['seeds']} seeds" for u in row["unreached"]
         ]
         said += [text for text in (row["note"], row["footnote"]) if text]
-        out.append(f"{row['label']}: {'; '.join(said)}")
+        out.append(f"{cells(row)[1]}: {'; '.join(said)}")
     return out
 
 
@@ -84,7 +88,7 @@ def figure(title: str, rows: Sequence[Row]) -> str:
             color=colour,
             markersize=3,
             linewidth=1.2,
-            label=f"{row['label']} {row['measured']:.2f}",
+            label=f"{cells(row)[1]} {row['measured']:.2f}",
         )
         axes.plot(1 / eps, cost[0] * (eps[0] / eps) ** row["claimed"], "--", color=colour, linewidth=0.7)
     axes.set(xscale="log", yscale="log", xlabel="1/eps", ylabel="oracle calls", title=title)

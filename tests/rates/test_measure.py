@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from typer.testing import CliRunner
@@ -123,7 +124,49 @@ def test_row_of_an_unknown_method_is_refused():
         run_rates(suite(Row(method="f2ba", eps=(0.2, 0.1))), registry(), run, methods=["f2b"])
 
 
-@pytest.mark.parametrize("name", ["rates_table1", "rates_table1_kappa"])
+def saddle_suite(*rows: Row) -> RateSuite:
+    params = {"tails": 1, "anchors": 1, "saddle": True, "mu": 1.0, "L": 1.5}
+    return RateSuite(title="short", problem_params=params, first_seed=7, row=rows)
+
+
+def test_second_order_rule_waits_until_the_saddle_is_left():
+    no_kicks = {"text": "no kicks", "params": {"eps": 1e-12}, "values": 1}
+    row = Row(method="pf2ba", table=3, rule="second_order", eps=(0.1, 0.05), seeds=4, weakened=no_kicks)
+    (found,) = run_rates(saddle_suite(row), registry(), run)
+    assert found.success == 1
+    assert found.verdict == "unmeasured"  # three accuracies are no curve
+    assert "0 of 4" in found.necessity
+    assert "100% of the trials" in markdown("short", [found.as_dict()])
+
+
+def test_count_over_a_parameter_of_the_preset():
+    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=4, log_free="cost", over="K")
+    (found,) = run_rates(suite(row), registry(), run)
+    assert found.log_free_of == "cost / K"
+    assert found.log_free == pytest.approx(found.measured_steps, abs=0.1)
+    assert found.measured > found.log_free + 0.1
+
+
+def test_count_over_something_that_is_no_parameter():
+    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, log_free="cost", over="KK")
+    with pytest.raises(InvalidInput, match="the preset sets no such parameter.*'K'"):
+        run_rates(suite(row), registry(), run)
+
+
+def test_weakened_row_may_multiply_a_parameter():
+    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened={"text": "K/4", "times": {"K": 0.25}})
+    points = plan_row(row, suite(row), registry())
+    weak = plan_weakened(row, suite(row), registry(), points, run([p.trial for p in points]))
+    full = {p.value: p.trial.algorithm.params["K"] for p in points}
+    assert [p.trial.algorithm.params["K"] for p in weak] == [math.ceil(full[p.value] / 4) for p in weak]
+
+
+def test_setting_picks_rows_and_an_unknown_one_is_named():
+    with pytest.raises(InvalidInput, match="no setting 'ful'; it has deterministic"):
+        run_rates(suite(Row(method="f2ba", eps=(0.2, 0.1))), registry(), run, setting="ful")
+
+
+@pytest.mark.parametrize("name", ["rates_table1", "rates_table1_kappa", "rates_table2", "rates_table3"])
 def test_bundled_suite_plans(name):
     """Every row has a preset and a claim, and its quick form is valid too."""
     bundled = RateSuite.load(registry().suite(name))
