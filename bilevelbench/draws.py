@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.special import ndtri
+from torch import Tensor
 
 U64 = npt.NDArray[np.uint64]
 F64 = npt.NDArray[np.float64]
@@ -61,12 +63,26 @@ class Draws:
     def __init__(self, seeds: Sequence[int]) -> None:
         self.seeds: U64 = np.array([seed & _MASK for seed in seeds], dtype=np.uint64)
         self._blocks: dict[tuple[object, ...], tuple[tuple[int, ...], int, F64]] = {}
+        self._vectors: dict[tuple[object, ...], tuple[F64, int, tuple[Tensor, ...]]] = {}
 
     def uniform(self, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int) -> F64:
         return self._draw("uniform", purpose, place, indices, count, longest)
 
     def normal(self, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int) -> F64:
         return self._draw("normal", purpose, place, indices, count, longest)
+
+    def normal_vectors(
+        self, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], width: int, longest: int, dtype: torch.dtype
+    ) -> Tensor:
+        """The same as (L, width) tensors: a whole block is turned into them at once, which is most of their cost."""
+        self.normal(purpose, place, indices, width, longest)  # holds the block from now on
+        _, first, block = self._blocks["normal", purpose, place, width]
+        where = (purpose, place, width, dtype)
+        held = self._vectors.get(where)
+        if held is None or held[0] is not block:
+            tensors = torch.from_numpy(block).movedim(-1, -2).to(dtype).contiguous().unbind(0)
+            held = self._vectors[where] = (block, first, tensors)
+        return held[2][indices[-1] - held[1]]
 
     def _draw(
         self, law: str, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int

@@ -108,18 +108,23 @@ class Oracle:
                 setattr(self, query, make(query, self._asked.functions[query]))
 
     def _query(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A closure with its usual case first: one exact point, every lane on. The hottest lines of the project."""
+        """A closure with its usual case first: one point, every lane on. The hottest lines of the project."""
         meter, passes, left, row = self.meter, self.meter.passes, self.meter.left, ROW[query]
         whole = float(self.meter.whole[query])
         grad_enabled, general, one_point = torch.is_grad_enabled, self._ask_general, self._asked.one_point[query]
+        level, additive = query.split("_")[1], isinstance(self._instance.noise, Additive)
 
         def ask(x: Tensor, y: Tensor, xi: Sample | None = None) -> Any:
-            if xi is None and meter.mask is None and x.ndim == 2 and y.ndim == 2 and not grad_enabled():
-                left[0] = rest = left[0] - whole
-                if rest < 0.0:
-                    meter.refuse(whole)
-                passes[row] += 1
-                return one_point(x, y)
+            if meter.mask is None and x.ndim == 2 and y.ndim == 2 and not grad_enabled():
+                if xi is None:
+                    left[0] = rest = left[0] - whole
+                    if rest < 0.0:
+                        meter.refuse(whole)
+                    passes[row] += 1
+                    return one_point(x, y)
+                if additive and xi.points is None and xi.level == level and isinstance(xi.size, int):
+                    meter.charge(query, 1, xi.size)
+                    return self._sampler.add_noise(query, one_point(x, y), (x, y), xi, self._draws)
             return general(query, function, xi, x, y)
 
         return ask

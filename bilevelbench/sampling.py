@@ -144,12 +144,13 @@ class Sampler:
             return held
         assert isinstance(self.noise, Additive)
         sigma = {"f": self.noise.sigma_f, "g": self.noise.sigma_g}.get(purpose[0], self.noise.sigma_h)
-        points = xi.points or 1
-        made = draws.normal(purpose, xi.place, xi.indices, points * width, xi.longest)
-        vector = torch.from_numpy(made).reshape(points, width, -1).movedim(-1, -2).to(self.dtype).contiguous()
+        if xi.points is None:
+            vector = draws.normal_vectors(purpose, xi.place, xi.indices, width, xi.longest, self.dtype)
+        else:
+            made = draws.normal(purpose, xi.place, xi.indices, xi.points * width, xi.longest)
+            vector = torch.from_numpy(made).reshape(xi.points, width, -1).movedim(-1, -2).to(self.dtype).contiguous()
         size = xi.size if isinstance(xi.size, int) else xi.size.to(self.dtype)
-        vector = vector * (sigma / (width * size) ** 0.5)
-        xi.noise[purpose] = vector = vector if xi.points is not None else vector[0]
+        xi.noise[purpose] = vector = vector * (sigma / (width * size) ** 0.5)
         return vector
 
 
@@ -159,9 +160,9 @@ def _with_rows(sample: Sample, rows: Rows, size: int | Tensor | None = None, blo
 
 def _check_size(level: str, size: int | Tensor) -> None:
     if isinstance(size, Tensor):
-        whole = not size.is_floating_point() or bool((size == size.round()).all())
-        smallest = size.min().item()
+        bad = size[~((size >= 1) & (size == size.round()))] if size.is_floating_point() else size[size < 1]
+        culprit = bad[0].item() if len(bad) else None
     else:
-        whole, smallest = isinstance(size, int), size
-    if not whole or not smallest >= 1:
-        raise InvalidInput(f"a batch of {smallest} of {level}: ask for a whole number of samples, at least one")
+        culprit = None if isinstance(size, int) and size >= 1 else size
+    if culprit is not None:
+        raise InvalidInput(f"a batch of {culprit} of {level}: ask for a whole number of samples, at least one")
