@@ -121,7 +121,9 @@ class Instance:
 
 def count_points(*arguments: Any) -> int:
     """How many points a call carries: the axes left of the lane, broadcast."""
-    shapes = [a.shape[:-2] for a in arguments if isinstance(a, Tensor) and a.ndim > 2]
+    shapes = {a.shape[:-2] for a in arguments if isinstance(a, Tensor) and a.ndim > 2}
+    if len(shapes) == 1:  # the usual case; torch's broadcasting of shapes is slow
+        return int(shapes.pop().numel())
     return int(torch.broadcast_shapes(*shapes).numel()) if shapes else 1
 
 

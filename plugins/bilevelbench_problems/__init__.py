@@ -7,6 +7,7 @@ from bilevelbench_problems.chain import Chain
 from bilevelbench_problems.label_cleaning import LabelCleaningDigits
 from bilevelbench_problems.logcosh import LogCosh
 from bilevelbench_problems.logreg import LogRegBreastCancer, LogRegDigits
+from bilevelbench_problems.newsgroups import Newsgroups, NewsgroupsSynthetic
 from bilevelbench_problems.power_tail import PowerTail
 from bilevelbench_problems.quadratic import Quadratic
 from bilevelbench_problems.ridge_abalone import RidgeAbalone
@@ -22,6 +23,8 @@ def bilevelbench_problems() -> list[type[Problem]]:
         LogCosh,
         LogRegBreastCancer,
         LogRegDigits,
+        Newsgroups,
+        NewsgroupsSynthetic,
         PowerTail,
         Quadratic,
         RidgeAbalone,

@@ -32,11 +32,13 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, PerLane, dot
+from bilevelbench import Algorithm, Claim, Constants, InvalidInput, MissingConstant, Oracle, PerLane, dot
 from bilevelbench_methods.penalty.f2ba import F2BA
 from bilevelbench_methods.penalty.pair import USES, pen_pair, penalty_gradient
 
 _MOST = 2**53  # the largest count that a float holds exactly
+
+_NEEDED = frozenset({"mu", "L_f", "L_g", "L_gy", "C_f", "sigma_f", "sigma_g"})  # where an accuracy is given
 
 BatchSize = Annotated[int, Field(gt=0, le=_MOST)]
 
@@ -53,7 +55,7 @@ class State:
 class F2BSA(Algorithm):
     name = "f2bsa"
     family = "penalty"
-    uses = USES | {"mu", "L_f", "L_g", "L_gy", "C_f", "sigma_f", "sigma_g"}
+    uses = USES | _NEEDED
     reports = "random"
     claims = (
         Claim(
@@ -86,6 +88,9 @@ class F2BSA(Algorithm):
     """effective step of z; default 1/(2 L_g)"""
 
     def resolve(self, constants: Constants) -> Self:
+        lacking = [name for name in sorted(_NEEDED) if constants.get(name) is None]
+        if self.accuracy is not None and lacking:
+            raise MissingConstant(lacking[0], constants.problem, f"{self.name}'s lower-level steps from an accuracy")
         return self.fill(
             constants,
             eta_x=lambda c: 1 / (2 * c.L_phi),
