@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from bilevelbench.constants import Constants
@@ -14,6 +15,7 @@ from bilevelbench.errors import BilevelbenchError, InvalidInput, MethodError, Mi
 from bilevelbench.lanes import take
 from bilevelbench.oracle import Oracle
 from bilevelbench.problem import Instance
+from bilevelbench.registry import faults
 from bilevelbench.trial import Trial
 
 _WIDTHS = {"grad_f_x": "dx", "grad_f_y": "dy", "grad_g_x": "dx", "grad_g_y": "dy", "hvp_g_yy": "dy", "jvp_g_xy": "dx"}
@@ -100,8 +102,8 @@ def check_state(algorithm: Any, state: Any, oracle: Oracle, where: str) -> None:
 
 def explain(error: BaseException, source: str | None) -> str:
     """An exception as a sentence: what, where in the plugin's own file, and the way out where we know it."""
-    text = str(error).strip().replace("\n", " ")
-    if not isinstance(error, (MethodError, BilevelbenchError)):
+    text = (faults(error) if isinstance(error, ValidationError) else str(error)).strip().replace("\n", " ")
+    if not isinstance(error, (MethodError, BilevelbenchError, ValidationError)):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     place = next(
         (f for f in reversed(traceback.extract_tb(error.__traceback__)) if source is not None and f.filename == source),

@@ -23,7 +23,8 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, conjugate_gradient, keep, norm
+from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, conjugate_gradient, norm
+from bilevelbench_methods.descent import lower_agd
 from bilevelbench_methods.perturb import Escape, Kicks, check_radius, kick
 
 
@@ -159,12 +160,3 @@ class PAID(Algorithm):
             eps=eps, T_p=math.ceil(4 / math.sqrt(2 * eps)), r=0.1 * eps, D=6, N=3, beta=(root - 1) / (root + 1),
             eta_x=0.4 / c.L_phi, a=1 / c.L_gy,
         )  # fmt: skip
-
-
-def lower_agd(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, a: float | Tensor, beta: float | Tensor) -> Tensor:
-    """n times `q <- y + beta (y - y_prev); y_prev <- y; y <- q - a g_y(x, q)`, from y_prev = y."""
-    y_prev = y
-    for on in oracle.repeat(n):
-        q = y + beta * (y - y_prev)
-        y_prev, y = keep(on, y, y_prev), keep(on, q - a * oracle.grad_g_y(x, q), y)
-    return y

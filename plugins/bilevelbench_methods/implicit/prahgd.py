@@ -24,7 +24,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Claim, Constants, Oracle, PerLane, conjugate_gradient, dot
-from bilevelbench_methods.implicit.paid import lower_agd
+from bilevelbench_methods.descent import lower_agd
 from bilevelbench_methods.restarted import Restarted, State
 
 

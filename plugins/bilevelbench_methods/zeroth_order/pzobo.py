@@ -18,7 +18,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, PerLane, dot, keep, norm
+from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, PerLane, dot, keep, norm, over_points
 from bilevelbench_methods.descent import lower_gd
 
 _FAR = 1e8  # beyond this it is x that has diverged, not h that is too small
@@ -68,7 +68,7 @@ class PZOBO(Algorithm):
         W = lower_gd(oracle, X, start, self.D, self.a)
         y, w = W[0], W[1:]
         f_x, f_y = oracle.grad_f(x, y)
-        d = keep(~lost, f_x + (dot((w - y) / self.h, f_y) * u).mean(0), torch.full_like(x, torch.nan))
+        d = keep(~lost, f_x + over_points(dot((w - y) / self.h, f_y) * u) / self.Q, torch.full_like(x, torch.nan))
         return State(x=x - self.eta_x * d, y=y, y0=s.y0)
 
     def calls(self, step: int) -> dict[str, int]:
