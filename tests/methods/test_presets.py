@@ -91,7 +91,7 @@ def row(method, problem, **rest):
 @pytest.mark.parametrize("name", THEORY)
 def test_theory_preset_is_a_complete_method(name, eps, problem):
     method = cls(name).from_theory(constants(problem), eps)
-    given = {k: v for k, v in method.given().items() if k != "truncate"}
+    given = {k: v for k, v in method.given().items() if k not in ("truncate", "batch")}
     assert None not in given.values()
     assert type(method).model_validate(method.given()) == method
     assert all(math.isfinite(v) and v >= 0 for v in given.values() if isinstance(v, float))
@@ -119,7 +119,7 @@ def test_horizon_preset_shrinks_its_step_as_the_root_of_the_horizon(name, steps)
 @pytest.mark.parametrize("preset", ["from_theory", "from_rate", "from_horizon"])
 @pytest.mark.parametrize("name", METHODS)
 def test_preset_that_a_method_does_not_have_is_refused_in_words(name, preset):
-    has = {"from_theory": THEORY, "from_rate": RATE, "from_horizon": HORIZON}[preset]
+    has = {"from_theory": THEORY, "from_rate": RATE, "from_horizon": {*HORIZON, "f2sa"}}[preset]
     if name not in has:
         with pytest.raises(InvalidInput, match=f"{name} has no .*preset"):
             getattr(cls(name), preset)(constants("quadratic"), 0.1)

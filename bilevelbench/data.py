@@ -1,0 +1,210 @@
+"""Data files: found in the first of five places that has them, and always held against a pinned checksum.
+
+1. an explicit path, or the folder that BILEVELBENCH_DATA names
+2. bundled with the plugin
+3. a file inside an installed package, found without importing it
+4. the cache: BILEVELBENCH_CACHE, or bilevelbench/ below XDG_CACHE_HOME or ~/.cache
+5. the network; what it sends is kept in the cache
+
+A file that is there but does not fit its checksum is refused, wherever it lies; nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bilevelbench.errors import InvalidInput
+
+_TIMEOUT = 60  # seconds without an answer of the network
+
+
+def gunzipped(content: bytes) -> bytes:
+    """What is inside a gzip file; anything else is returned as it is."""
+    return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+
+
+def cache_folder() -> Path:
+    given = os.environ.get("BILEVELBENCH_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bilevelbench"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file that is there; whether it is the right one is another question."""
+
+    place: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a data set. A problem lists those it reads in `data_files`, so that `bilevelbench data` knows them.
+
+    `sha256` is that of the content, what `unpack` makes of the bytes of a file: so one pin serves a file that is packed
+    in several ways. The cache holds the content itself, which `unpack` therefore has to leave as it is.
+    """
+
+    name: str
+    path: str
+    """below BILEVELBENCH_DATA; its last part alone will do"""
+    sha256: str
+    licence: str
+    bundled: str = ""
+    """`package/path/in/it`"""
+    inside: str = ""
+    """`distribution/end/of/the/path`: a file of an installed distribution"""
+    url: str = ""
+    download: Callable[[], bytes] | None = None
+    """gets the content where one URL does not; an OSError says that the network failed"""
+    unpack: Callable[[bytes], bytes] = gunzipped
+
+    def read(self, path: str | os.PathLike[str] | None = None) -> bytes:
+        """The content, checked; `path` is a file or a folder."""
+        found = self.locate(path)
+        if found is not None:
+            return self.check(found)
+        content = self._from_network()
+        with contextlib.suppress(OSError):  # a cache that cannot be written costs the next run a download, no more
+            self._keep(content)
+        return content
+
+    def fetch(self, source: str | os.PathLike[str] | None = None) -> Path:
+        """Put it into the cache, from a file or a folder, or else from the network."""
+        content = self.read(source) if source is not None else self._from_network()
+        try:
+            return self._keep(content)
+        except OSError as error:
+            raise InvalidInput(
+                f"the cache {cache_folder()} cannot be written: {error.strerror}; set BILEVELBENCH_CACHE to another folder"
+            ) from None
+
+    def locate(self, path: str | os.PathLike[str] | None = None) -> Found | None:
+        """The first of the places that have a file of this name, without the network; unchecked."""
+        if path is not None:
+            given = self._below(Path(path))
+            if given is None:
+                raise InvalidInput(
+                    f"there is no {self.path} at {os.fspath(path)}; give the file or the folder it is in"
+                )
+            return Found("path", given)
+        folder = os.environ.get("BILEVELBENCH_DATA")
+        here = self._below(Path(folder)) if folder else None
+        if here is not None:
+            return Found("BILEVELBENCH_DATA", here)
+        if (bundled := self._bundled()) is not None:
+            return Found("bundled", bundled)
+        if (inside := self._inside()) is not None:
+            return Found(f"package {self._distribution}", inside)
+        return Found("cache", self._cached) if self._cached.is_file() else None
+
+    def check(self, found: Found) -> bytes:
+        """The content of this file, if it is what it should be."""
+        way_out = {
+            "cache": f"delete it, and `bilevelbench data fetch {self.name}` gets it again",
+            "bundled": "install the plugin again",
+        }.get(found.place, "get the file again, or take it away and another place is tried")
+        try:
+            raw = found.path.read_bytes()
+        except OSError as error:
+            raise InvalidInput(f"{found.path} cannot be read: {error.strerror}") from None
+        return self._verified(raw, str(found.path), way_out)
+
+    # ------------------------------------------------------------------------------------------------ places
+
+    @property
+    def _cached(self) -> Path:
+        return cache_folder() / f"{self.name}-{self.sha256[:12]}"
+
+    @property
+    def _distribution(self) -> str:
+        return self.inside.partition("/")[0]
+
+    def _below(self, given: Path) -> Path | None:
+        choices = (given / self.path, given / Path(self.path).name) if given.is_dir() else (given,)
+        return next((choice for choice in choices if choice.is_file()), None)
+
+    def _bundled(self) -> Path | None:
+        package, _, rest = self.bundled.partition("/")
+        spec = importlib.util.find_spec(package) if package else None
+        for folder in (spec.submodule_search_locations if spec is not None else None) or []:
+            if (Path(folder) / rest).is_file():
+                return Path(folder) / rest
+        return None
+
+    def _inside(self) -> Path | None:
+        if not self.inside:
+            return None
+        try:
+            listed = importlib.metadata.files(self._distribution) or []
+        except importlib.metadata.PackageNotFoundError:
+            return None
+        end = self.inside.partition("/")[2]
+        paths = [Path(str(file.locate())) for file in listed if f"/{file.as_posix()}".endswith(f"/{end}")]
+        return next((path for path in paths if path.is_file()), None)
+
+    def _from_network(self) -> bytes:
+        try:
+            if self.download is not None:
+                return self._verified(self.download(), "what the network sent", "try again later")
+            if not self.url:
+                raise OSError("no address is known")
+            with urllib.request.urlopen(self.url, timeout=_TIMEOUT) as answer:
+                raw: bytes = answer.read()
+        except OSError as error:
+            raise InvalidInput(self._nowhere(error)) from None
+        return self._verified(raw, f"what {self.url} sent", "try again later, or get the file from elsewhere")
+
+    def _nowhere(self, failure: OSError) -> str:
+        folder = os.environ.get("BILEVELBENCH_DATA")
+        env = f"BILEVELBENCH_DATA ({folder}) does not hold {self.path}" if folder else "BILEVELBENCH_DATA is not set"
+        package = f"package {self._distribution} is not installed" if self.inside else "no package is known to carry it"
+        return (
+            f"data file {self.name!r} is in none of five places: no path was given and {env}; it is not bundled; {package}; "
+            f"the cache has no {self._cached}; and the network failed ({failure}); set BILEVELBENCH_DATA to "
+            f"a folder that holds {self.path}, or run `bilevelbench data fetch {self.name}` with a network"
+        )
+
+    # ------------------------------------------------------------------------------------------------ contents
+
+    def _verified(self, raw: bytes, where: str, way_out: str) -> bytes:
+        try:
+            content = self.unpack(raw)
+        except Exception as error:  # whatever a damaged file does to its decoder
+            raise InvalidInput(
+                f"{where} is damaged: {self.name!r} cannot be unpacked from it ({type(error).__name__}: {error}); {way_out}"
+            ) from None
+        seen = hashlib.sha256(content).hexdigest()
+        if seen != self.sha256:
+            raise InvalidInput(
+                f"{where} is damaged or something else: its content has sha256 {seen}, and {self.name!r} {self.sha256}; "
+                f"{way_out}"
+            )
+        return content
+
+    def _keep(self, content: bytes) -> Path:
+        """Written under another name and moved, so that nobody ever sees half a file."""
+        path = self._cached
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        return path

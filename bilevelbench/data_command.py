@@ -1,0 +1,79 @@
+"""What `bilevelbench data list|fetch|verify` does: the data files of all registered problems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bilevelbench.data import DataFile
+from bilevelbench.errors import InvalidInput, UnknownName
+from bilevelbench.registry import Registry
+
+Row = dict[str, Any]
+
+
+def list_files(plugins: Registry) -> list[Row]:
+    """One row a file: its name, the problems that read it, where it is, its licence. Nothing is read."""
+    return [_row(file, problems) for file, problems in _known(plugins).values()]
+
+
+def fetch_files(plugins: Registry, names: Sequence[str], source: Path | None = None) -> list[Row]:
+    """Put files into the cache, from `source` or the network; those that are already somewhere are left alone."""
+    rows = []
+    for file, problems in _chosen(plugins, names):
+        found = None if source is not None else file.locate()
+        if found is None:
+            file.fetch(source)
+        else:
+            file.check(found)
+        rows.append(_row(file, problems))
+    return rows
+
+
+def verify_files(plugins: Registry, names: Sequence[str]) -> list[Row]:
+    """Hold what is there against its checksum. `ok` is None where nothing is there."""
+    rows = []
+    for file, problems in _chosen(plugins, names):
+        found = file.locate()
+        row = _row(file, problems) | {"ok": None, "seen": "not here"}
+        if found is not None:
+            try:
+                file.check(found)
+                row |= {"ok": True, "seen": f"sha256 {file.sha256}"}
+            except InvalidInput as error:
+                row |= {"ok": False, "seen": str(error)}
+        rows.append(row)
+    return rows
+
+
+def _known(plugins: Registry) -> dict[str, tuple[DataFile, list[str]]]:
+    known: dict[str, tuple[DataFile, list[str]]] = {}
+    for name, entry in sorted(plugins.problems.items()):
+        for file in getattr(entry.value, "data_files", ()):
+            other, problems = known.setdefault(file.name, (file, []))
+            if other.sha256 != file.sha256:
+                raise InvalidInput(
+                    f"problems {problems[0]!r} and {name!r} mean different files by the name {file.name!r}; rename one"
+                )
+            problems.append(name)
+    return known
+
+
+def _chosen(plugins: Registry, names: Sequence[str]) -> list[tuple[DataFile, list[str]]]:
+    known = _known(plugins)
+    for name in names:
+        if name not in known:
+            raise UnknownName("data file", name, known)
+    return [known[name] for name in names or known]
+
+
+def _row(file: DataFile, problems: list[str]) -> Row:
+    found = file.locate()
+    return {
+        "name": file.name,
+        "problems": ", ".join(problems),
+        "place": "" if found is None else found.place,
+        "path": "" if found is None else str(found.path),
+        "licence": file.licence,
+    }
