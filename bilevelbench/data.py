@@ -87,7 +87,8 @@ class DataFile:
             return self._keep(content)
         except OSError as error:
             raise InvalidInput(
-                f"the cache {cache_folder()} cannot be written: {error.strerror}; set BILEVELBENCH_CACHE to another folder"
+                f"the cache {cache_folder()} cannot be written: {error.strerror}; "
+                "set BILEVELBENCH_CACHE to another folder"
             ) from None
 
     def locate(self, path: str | os.PathLike[str] | None = None) -> Found | None:
@@ -169,10 +170,12 @@ class DataFile:
     def _nowhere(self, failure: OSError) -> str:
         folder = os.environ.get("BILEVELBENCH_DATA")
         env = f"BILEVELBENCH_DATA ({folder}) does not hold {self.path}" if folder else "BILEVELBENCH_DATA is not set"
-        package = f"package {self._distribution} is not installed" if self.inside else "no package is known to carry it"
+        package = (
+            f"no installed package {self._distribution} has it" if self.inside else "no package is known to carry it"
+        )
         return (
-            f"data file {self.name!r} is in none of five places: no path was given and {env}; it is not bundled; {package}; "
-            f"the cache has no {self._cached}; and the network failed ({failure}); set BILEVELBENCH_DATA to "
+            f"data file {self.name!r} is in none of five places: no path was given and {env}; it is not bundled; "
+            f"{package}; the cache has no {self._cached}; and the network failed ({failure}); set BILEVELBENCH_DATA to "
             f"a folder that holds {self.path}, or run `bilevelbench data fetch {self.name}` with a network"
         )
 
@@ -183,13 +186,14 @@ class DataFile:
             content = self.unpack(raw)
         except Exception as error:  # whatever a damaged file does to its decoder
             raise InvalidInput(
-                f"{where} is damaged: {self.name!r} cannot be unpacked from it ({type(error).__name__}: {error}); {way_out}"
+                f"{where} is damaged: {self.name!r} cannot be unpacked from it "
+                f"({type(error).__name__}: {error}); {way_out}"
             ) from None
         seen = hashlib.sha256(content).hexdigest()
         if seen != self.sha256:
             raise InvalidInput(
-                f"{where} is damaged or something else: its content has sha256 {seen}, and {self.name!r} {self.sha256}; "
-                f"{way_out}"
+                f"{where} is damaged or something else: its content has sha256 {seen}, "
+                f"and {self.name!r} {self.sha256}; {way_out}"
             )
         return content
 

@@ -18,11 +18,12 @@ the best by selection loss of `pretrain` gradient steps of size 100 on the train
 scores are the line "without regulariser" of the published plots. With `pretrain=0`, y0 = 0.
 
 A gradient is two products of a sparse and a dense matrix. float32 is the usual precision: products take a tenth of the
-time that they take in float64. y has two million entries, so an evaluation of φ, which solves the lower level, is long.
+time that they take in float64. y has two million entries, so an evaluation of φ, which solves the lower level, takes a
+minute or two: let the schedule be coarse (ratio 10).
 
-mu, L_gy, L_g and rho_g grow or fall with exp(x): declared are estimates at x0 and y0. C_f, L_f and rho_f hold everywhere.
-L_phi is an estimate at (x0, y0) with the diagonal of the Hessian of g in place of the whole; Delta is f(y0). With `pretrain=0` they
-are taken at 100 steps.
+mu, L_gy, L_g and rho_g grow or fall with exp(x): declared are estimates at x0 and y0. C_f, L_f and rho_f hold
+everywhere. L_phi is an estimate at (x0, y0) with the diagonal of the Hessian of g in place of the whole; Delta is
+f(y0). With `pretrain=0` these are taken at 100 steps.
 
 Metrics at the given y: `val_loss`, `test_loss`, `test_accuracy`, and `selection_loss` for choosing among trials.
 """
@@ -32,6 +33,8 @@ from __future__ import annotations
 import functools
 import math
 import tempfile
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from typing import ClassVar, Literal
@@ -115,8 +118,11 @@ class _Newsgroups(Problem):
             w = weights(x)
             return 0.5 * coupled(w, y, y), grad_g_y(w, y)
 
+        probabilities = _LastOne(lambda y: train.probabilities(shape(y)))
+
         def hvp(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-            return _plus(train.hvp(shape(y), shape(v)), weights(x).unsqueeze(-1), shape(v)).flatten(-2)
+            bent = train.bend(probabilities(y), shape(v))
+            return _plus(bent, weights(x).unsqueeze(-1), shape(v)).flatten(-2)
 
         return Instance(
             f=lambda x, y: spread(val.value(shape(y)), x),
@@ -234,8 +240,8 @@ class NewsgroupsSynthetic(_Newsgroups):
         rng, n, p = self.generator(), self.documents, self.p
         labels = torch.arange(n) % self.classes
         labels = labels[torch.randperm(n, generator=rng)]
-        spread_ = torch.exp(1.1 * torch.randn(n, generator=rng, dtype=torch.float64) - 1.1**2 / 2)
-        post = torch.repeat_interleave(torch.arange(n), (self.length * spread_).round().clamp(min=1).long())
+        longer = torch.exp(1.1 * torch.randn(n, generator=rng, dtype=torch.float64) - 1.1**2 / 2)
+        post = torch.repeat_interleave(torch.arange(n), (self.length * longer).round().clamp(min=1).long())
         law = (torch.arange(p, dtype=torch.float64) + 3.7).reciprocal().cumsum(0)
         draws = torch.rand(2, len(post), generator=rng, dtype=torch.float64)
         rank = torch.searchsorted(law, draws[0] * law[-1]).clamp(max=p - 1)
@@ -265,6 +271,20 @@ def _prepared(problem: _Newsgroups) -> tuple[list[tuple[csr_matrix, np.ndarray]]
     return [(A[half], posts.labels[half]) for half in rows], classes
 
 
+class _LastOne:
+    """A function that remembers its last answer: products with one Hessian come one after the other, at the same y."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function, self.kept = function, None
+
+    def __call__(self, y: Tensor) -> Tensor:
+        if y.requires_grad:
+            return self.function(y)
+        if self.kept is None or self.kept[0]() is not y or self.kept[1] != y._version:
+            self.kept = weakref.ref(y), y._version, self.function(y)
+        return self.kept[2]
+
+
 def _plus(G: Tensor, w: Tensor, V: Tensor) -> Tensor:
     """G + w V, in place if it fits: G is fresh, and another matrix of this size costs as much as the sum."""
     fits = G.shape[:-2] == torch.broadcast_shapes(G.shape[:-2], w.shape[:-2], V.shape[:-2])
@@ -287,15 +307,18 @@ class _Loss:
         return ((self.A @ Y).argmax(-1) == self.labels).to(Y.dtype).mean(-1, keepdim=True)
 
     def gradient(self, Y: Tensor) -> Tensor:
-        return self.A.T @ ((torch.softmax(self.A @ Y, -1) - self.T) / self.n)
+        return self.A.T @ ((self.probabilities(Y) - self.T) / self.n)
 
-    def hvp(self, Y: Tensor, V: Tensor) -> Tensor:
-        return self.A.T @ (_bend(torch.softmax(self.A @ Y, -1), self.A @ V) / self.n)
+    def probabilities(self, Y: Tensor) -> Tensor:
+        return torch.softmax(self.A @ Y, -1)
 
-    def third(self, Y: Tensor, V: Tensor, W: Tensor) -> Tensor:
-        """The derivative of `hvp(Y, V)` along W."""
-        P, U = torch.softmax(self.A @ Y, -1), self.A @ V
-        dP = _bend(P, self.A @ W)
+    def bend(self, P: Tensor, V: Tensor) -> Tensor:
+        """The Hessian times V, where the classes have these probabilities."""
+        return self.A.T @ (_bend(P, self.A @ V) / self.n)
+
+    def turn(self, P: Tensor, V: Tensor, W: Tensor) -> Tensor:
+        """The derivative of that product along W."""
+        U, dP = self.A @ V, _bend(P, self.A @ W)
         return self.A.T @ ((dP * (U - _dot(P, U)) - P * _dot(dP, U)) / self.n)
 
 
@@ -366,15 +389,15 @@ def _curvature(A: csr_matrix, train: _Loss, val: _Loss, Y: Tensor, reg: float) -
 
     M = -J H⁻¹ and v = H⁻¹ f_y, with the diagonal of H for H: then M, like J, keeps to the row of its word.
     """
-    P = torch.softmax(train.A @ Y, -1).double().numpy()
-    squares = A.multiply(A).T.tocsr()
-    H = torch.from_numpy(squares @ (P * (1 - P)) / train.n + reg).to(Y.dtype)
+    P, P_val = train.probabilities(Y), val.probabilities(Y)
+    across = (P * (1 - P)).double().numpy()
+    H = torch.from_numpy(A.multiply(A).T.tocsr() @ across / train.n + reg).to(Y.dtype)
     v, M = val.gradient(Y) / H, -reg * Y / H
     diagonal = reg * (v * (Y + 2 * M)).sum(-1)
 
     def product(u: Tensor) -> Tensor:
         dY = u.unsqueeze(-1) * M
-        return (M * (val.hvp(Y, dY) - train.third(Y, v, dY))).sum(-1) - diagonal * u
+        return (M * (val.bend(P_val, dY) - train.turn(P, v, dY))).sum(-1) - diagonal * u
 
     u = torch.full((train.p,), train.p**-0.5, dtype=Y.dtype)
     size = 0.0

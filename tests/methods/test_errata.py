@@ -322,6 +322,44 @@ def step_from(problem: Wavy, y: np.ndarray, name: str, params: dict[str, float])
     return iterates(make(registry().algorithm(name), params), instance, 1)[-1][0]
 
 
+# ---- second-order methods
+
+
+def test_9_5_printed_number_of_lower_steps_misses_the_accuracy_and_ours_does_not():
+    """On the worst curvature that the analysis allows for y, mu/2, with the step 1/(2 L_g)."""
+    mu, L_g, lam, zeta, delta = 0.1, 1.0, 100.0, 1e-4, 1e-3
+    printed = math.ceil(4 * L_g / mu * math.log(4 * lam * L_g * delta / zeta))
+    ours = math.ceil(8 * L_g / mu * math.log(4 * lam * L_g * math.sqrt(delta) / zeta))
+    assert (printed, ours) == (332, 940)
+    wanted = zeta / (4 * lam * L_g)
+
+    def distance(steps: int) -> float:
+        y = math.sqrt(delta)
+        for _ in range(steps):
+            y -= mu / 2 * y / (2 * L_g)
+        return y
+
+    assert distance(printed) > 10 * wanted
+    assert distance(ours) < wanted
+
+
+def test_9_16_orders_of_theta_and_B_are_not_the_printed_ones():
+    """With L = ell kappa^3 and rho = ell kappa^5: slopes in kappa, in ell and in eps."""
+    cls = registry().algorithm("acc_f2ba").value
+
+    def preset(kappa: float, ell: float, eps: float) -> tuple[float, float]:
+        made = cls.theory(ell * kappa**3, ell * kappa**5, eps, 3, 0.1)
+        return made["theta"], made["B"]
+
+    base, much = (10.0, 2.0, 1e-6), 4.0
+    powers = {}
+    for name, place in (("kappa", 0), ("ell", 1)):
+        moved = tuple(v * much if i == place else v for i, v in enumerate(base))
+        powers[name] = [math.log(b / a, much) for a, b in zip(preset(*base), preset(*moved), strict=True)]
+    assert powers["kappa"] == pytest.approx([-1 / 4, -5 / 2], abs=1e-9)
+    assert powers["ell"] == pytest.approx([-1 / 4, -1 / 2], abs=1e-9)
+
+
 # ---- the page
 
 

@@ -55,7 +55,7 @@ def lower_sgd(K: int, lanes: int, sigma: float) -> tuple[np.ndarray, Oracle, dic
 
 
 @pytest.mark.parametrize(("K", "samples"), [(0, 160), (1, 240), (3, 720), (5, 2640)])
-def test_sgd_sc_takes_the_samples_that_it_should_and_errs_less_than_its_bound(K, samples):
+def test_9_13_sgd_sc_takes_the_samples_that_it_should_and_errs_less_than_its_bound(K, samples):
     sigma, N = 2.0, 4
     errors, oracle, c = lower_sgd(K, 400, sigma)
     assert samples == 4 * 10 * (N + 2 ** (K + 1) - 2)
@@ -291,7 +291,7 @@ def test_the_mean_of_the_estimate_is_the_gradient_of_the_penalty_function(lanes,
 
 @pytest.mark.parametrize("nested", [True, False])
 @pytest.mark.parametrize("lanes", LANES)
-def test_levels_that_start_at_zero_leave_half_of_the_bias_of_the_base(lanes, nested, monkeypatch):
+def test_9_11_levels_that_start_at_zero_leave_half_of_the_bias_of_the_base(lanes, nested, monkeypatch):
     monkeypatch.setattr(f3bsa, "geometric", from_zero)
     wrong, _, _ = one_step(lanes, nested=nested)
     assert abs(errors_in_standard_errors(wrong)) > 20

@@ -236,7 +236,7 @@ def test_lower_steps_of_the_runs_above_follow_delta_and_meet_their_floor():
     assert lower[-1] == 20
 
 
-def test_kick_is_scaled_by_the_step_and_d_is_that_of_the_point_before_it():
+def test_9_20_kick_is_scaled_by_the_step_and_d_is_that_of_the_point_before_it():
     """Two runs that differ in r alone part at the first kick, by eta_x xi and nothing else."""
     instance, eta_x = wavy()[1], 0.3
     text = "pf2ba[eps=0.3,T_p=5,r={},lam=50,K=4,a_y=0.2,a_z=0.2,eta_x=0.3]"

@@ -284,7 +284,7 @@ def test_lower_variables_are_kept_at_a_restart():
         assert norm(y - z) > 1e-4
 
 
-def test_restart_compares_the_moves_of_the_epoch_and_not_one_of_them_with_itself():
+def test_9_3_restart_compares_the_moves_of_the_epoch_and_not_one_of_them_with_itself():
     """t times the last squared move, as the algorithm is printed, would restart at other steps."""
     _, instance = wavy()
     B = 0.3
@@ -397,7 +397,7 @@ def test_delta_bounds_the_lower_error_and_d_is_as_exact_as_zeta_says():
             assert norm(d - gradient) <= zeta
 
 
-def test_printed_recursion_for_delta_does_not_bound_the_lower_error():
+def test_9_24_printed_recursion_for_delta_does_not_bound_the_lower_error():
     """From an exact start delta_0 ~ 0; printed, delta_1 = delta_0/2 + c |w_0 - w_-1|^2 does not know of the move to w_1."""
     problem, lam = Wavy(analytic=True), 200.0
     p, exact = exact_gradients(problem, lam)

@@ -359,7 +359,7 @@ def test_lower_steps_fall_to_their_floor_and_are_a_column_of_the_curve():
 
 
 @pytest.mark.parametrize("noise", ["", ",sigma_f=0.7,sigma_g=0.3"])
-def test_delta_bounds_the_distance_of_the_lower_level_from_its_solutions(noise):
+def test_9_7_delta_bounds_the_distance_of_the_lower_level_from_its_solutions(noise):
     """In the mean over 64 seeds, at the start of every step."""
     instance = instance_of(f"quadratic[dim_x=4,dim_y=6,kappa=2{noise}]")
     p, c, lam = plain.of_quadratic(instance), instance.constants, 40.0

@@ -500,8 +500,10 @@ def test_what_scikit_learn_fetches_is_packed_checked_and_kept(small_file, monkey
     monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups_vectorized", fetch)
     same_posts(Newsgroups()._posts()[0], posts)
     assert set(asked) == {(("headers",), False, True)}
-    monkeypatch.undo()
+    assert small_file[0].locate().place == "cache"
     assert not list(small_file[1].parent.parent.rglob("*.pkl"))
+    monkeypatch.delattr(sklearn.datasets, "fetch_20newsgroups_vectorized")
+    same_posts(Newsgroups()._posts()[0], posts)
 
 
 def test_a_fetch_that_brings_something_else_is_refused(small_file, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,124 @@
+"""A gradient of 20 newsgroups over its two sparse products, and a step against plain autograd; float32, one thread.
+
+On the real posts where they are, on `newsgroups_synthetic` of the same size where not. Ratios are of minima, taken in
+turns within one run. Nothing is asserted about time here: the numbers go to summary.json.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from bilevelbench_methods.penalty.f2ba import F2BA
+from bilevelbench_problems import Newsgroups, NewsgroupsSynthetic
+from bilevelbench_problems.csr import CSR
+from bilevelbench_problems.newsgroups import _prepared
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from bilevelbench.oracle import Oracle
+from bilevelbench.pack import pack_algorithm
+from bilevelbench.runner import default_dtype
+
+LAM, STEP, X_STEP = 10.0, 5.0, 1000.0
+
+
+@pytest.fixture(scope="module")
+def problem():
+    real = Newsgroups(pretrain=0)
+    return real if Newsgroups.data_files[0].locate() is not None else NewsgroupsSynthetic(pretrain=0)
+
+
+@pytest.fixture(scope="module")
+def instance(problem):
+    with default_dtype(torch.float32):
+        return problem.build()
+
+
+def turns(one: Callable[[], object], other: Callable[[], object], rounds: int) -> float:
+    """The fastest run of the one over the fastest of the other."""
+    fastest = [float("inf")] * 2
+    for _ in range(rounds):
+        for i, work in enumerate((one, other)):
+            start = time.perf_counter()
+            work()
+            fastest[i] = min(fastest[i], time.perf_counter() - start)
+    return fastest[0] / fastest[1]
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_gradient_over_products(benchmark, summary, problem, instance):
+    """g_y over A Y and Aᵀ R alone."""
+    A = CSR(_prepared(problem)[0][0][0], torch.float32)
+    x, y, R = normal(1, instance.dx), normal(1, instance.dy), normal(5657, 20)
+    Y = y.reshape(-1, 20)
+    ratio = benchmark.pedantic(
+        turns, args=(lambda: instance.raw["grad_g_y"](x, y), lambda: (A @ Y, A.T @ R), 60), rounds=1
+    )
+    benchmark.extra_info["problem"] = problem.name
+    summary["news_gradient_over_spmm"] = ratio
+
+
+class Ours:
+    """One metered step of F2BA, K = 10."""
+
+    def __init__(self, instance) -> None:
+        method = F2BA(lam=LAM, K=10, eta_x=X_STEP, a_y=STEP, a_z=STEP)
+        self.method = pack_algorithm([method], torch.float32)
+        self.oracle = Oracle(instance, F2BA.uses, [0])
+        self.oracle.remember(self.method.K)
+        self.state = self.method.init(instance.x0.clone(), instance.y0.clone(), self.oracle)
+
+    def __call__(self) -> Tensor:
+        self.oracle.begin_step(1)
+        return self.method.step(self.state, self.oracle).x
+
+
+class Plain:
+    """The same step as a script would have it: COO matrices, autograd, no bench."""
+
+    def __init__(self, problem) -> None:
+        self.data = []
+        for A, b in _prepared(problem)[0][:2]:
+            entries = A.tocoo()
+            index = torch.stack([torch.from_numpy(entries.row).long(), torch.from_numpy(entries.col).long()])
+            matrix = torch.sparse_coo_tensor(
+                index, torch.from_numpy(entries.data).float(), A.shape, check_invariants=True
+            )
+            self.data.append((matrix.coalesce(), torch.from_numpy(b).long()))
+        self.p = A.shape[1]
+
+    def f(self, y: Tensor) -> Tensor:
+        A, b = self.data[1]
+        return cross_entropy(torch.sparse.mm(A, y), b)
+
+    def g(self, x: Tensor, y: Tensor) -> Tensor:
+        A, b = self.data[0]
+        return cross_entropy(torch.sparse.mm(A, y), b) + 0.5 * (x.exp().unsqueeze(-1) * y.square()).mean()
+
+    @torch.enable_grad()
+    def __call__(self) -> Tensor:
+        grad = torch.autograd.grad
+        x = torch.zeros(self.p, requires_grad=True)
+        y = torch.zeros(self.p, 20, requires_grad=True)
+        z = torch.zeros(self.p, 20, requires_grad=True)
+        for _ in range(10):
+            V, U = grad(self.g(x, z), z)[0], grad(self.f(y) / LAM + self.g(x, y), y)[0]
+            z = (z - STEP * V).detach().requires_grad_(True)
+            y = (y - STEP * U).detach().requires_grad_(True)
+        d = LAM * (grad(self.g(x, y), x)[0] - grad(self.g(x, z), x)[0])
+        return (x - X_STEP * d).detach()
+
+
+def test_step_over_autograd(benchmark, summary, problem, instance):
+    ours, plain = Ours(instance), Plain(problem)
+    x, expected = ours()[0], plain()
+    assert expected.abs().max() > 0
+    assert (x - expected).norm() < 1e-3 * expected.norm(), "both make the same step"
+    summary["news_step_speedup"] = benchmark.pedantic(turns, args=(plain, ours, 3), rounds=1)
+    benchmark.extra_info["problem"] = problem.name
