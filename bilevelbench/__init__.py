@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bilevelbench.constants import bound as bound
     from bilevelbench.constants import estimated as estimated
     from bilevelbench.constants import exact as exact
+    from bilevelbench.data import DataFile as DataFile
     from bilevelbench.errors import BilevelbenchError as BilevelbenchError
     from bilevelbench.errors import InvalidInput as InvalidInput
     from bilevelbench.errors import MissingConstant as MissingConstant
@@ -65,6 +66,7 @@ _HOME = {
     "bound": "constants",
     "estimated": "constants",
     "exact": "constants",
+    "DataFile": "data",
     "BilevelbenchError": "errors",
     "InvalidInput": "errors",
     "MissingConstant": "errors",

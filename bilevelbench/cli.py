@@ -31,6 +31,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
+data = typer.Typer(help="Data files of the problems: where they are, get them, check them.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
 _RUN_EXAMPLES = (
     "Examples: `bilevelbench run --all`\n\n"
     "`bilevelbench run -a 'f2ba[K=3,lam=10,100]' -p 'quadratic[dim_x=5]' --steps 50 --seeds 2 -o out`\n\n"
@@ -106,6 +109,43 @@ def list_(
         return
     for kind, rows in chosen.items():
         _print_table(kind, rows)
+
+
+Names = Annotated[list[str] | None, typer.Argument(help="Names of data files; nothing means all.")]
+
+
+@data.command("list", epilog="Example: `bilevelbench data list --json`")
+def data_list(as_json: Json = False) -> None:
+    """Where each data file is, and which problems read it."""
+    from bilevelbench.data_command import list_files
+    from bilevelbench.registry import registry
+
+    _show("data", list_files(registry()), as_json)
+
+
+@data.command("fetch", epilog="Example: `bilevelbench data fetch --from ~/Downloads`")
+def data_fetch(
+    names: Names = None,
+    source: Annotated[Path | None, typer.Option("--from", help="A file or folder instead of the network.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Put data files into the cache; each is held against its checksum."""
+    from bilevelbench.data_command import fetch_files
+    from bilevelbench.registry import registry
+
+    _show("data", fetch_files(registry(), names or [], source), as_json)
+
+
+@data.command("verify", epilog="Example: `bilevelbench data verify abalone`")
+def data_verify(names: Names = None, as_json: Json = False) -> None:
+    """Hold the data files that are there against their checksums; exit code 1 if one differs."""
+    from bilevelbench.data_command import verify_files
+    from bilevelbench.registry import registry
+
+    rows = verify_files(registry(), names or [])
+    _show("data", rows, as_json)
+    if any(row["ok"] is False for row in rows):
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: `bilevelbench info f2ba`")
@@ -299,6 +339,13 @@ def _override(plan: Suite, **options: Any) -> Suite:
 def _warn_failures(plugins: Registry) -> None:
     for failure in plugins.failures:
         typer.echo(f"warning: {failure}", err=True)
+
+
+def _show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    else:
+        _print_table(title, rows)
 
 
 def _print_table(title: str, rows: list[dict[str, Any]]) -> None:

@@ -50,7 +50,7 @@ def verify_files(plugins: Registry, names: Sequence[str]) -> list[Row]:
 def _known(plugins: Registry) -> dict[str, tuple[DataFile, list[str]]]:
     known: dict[str, tuple[DataFile, list[str]]] = {}
     for name, entry in sorted(plugins.problems.items()):
-        for file in getattr(entry.value, "data_files", ()):
+        for file in entry.value.data_files:
             other, problems = known.setdefault(file.name, (file, []))
             if other.sha256 != file.sha256:
                 raise InvalidInput(

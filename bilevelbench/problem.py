@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bilevelbench.autograd import derive
 from bilevelbench.constants import Constant, Constants, exact
+from bilevelbench.data import DataFile
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.network import Agents
 from bilevelbench.noise import Exact, Noise, levels
@@ -141,6 +142,7 @@ class Problem(BaseModel):
     max_lanes: ClassVar[int] = 256
     embedded: ClassVar[bool] = True  # needs no download and no long computation: part of `run --all`
     data_sets: ClassVar[Sequence[int]] = range(1 << 31)  # data seeds, in the order in which suites take them
+    data_files: ClassVar[tuple[DataFile, ...]] = ()  # what it reads; `bilevelbench data` fetches and checks them
 
     data_seed: NonNegativeInt = 0
 

@@ -551,3 +551,13 @@ def test_merge_of_damaged_packs(example, mixed, tmp_path):
     assert code == 0
     assert "warning: left out: " in err
     assert "5 are new, from 5 packs" in out
+
+
+# ---- data
+
+
+def test_data_commands_know_the_bundled_file():
+    listed = CliRunner().invoke(app, ["data", "list", "--json"])
+    rows = {row["name"]: row for row in json.loads(listed.stdout)}
+    assert rows["abalone"]["place"] == "bundled"
+    assert CliRunner().invoke(app, ["data", "verify", "abalone"]).exit_code == 0

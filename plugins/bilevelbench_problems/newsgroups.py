@@ -49,8 +49,7 @@ from sklearn.preprocessing import normalize
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from bilevelbench import Constant, Instance, Problem, bound, estimated
-from bilevelbench.data import DataFile
+from bilevelbench import Constant, DataFile, Instance, Problem, bound, estimated
 from bilevelbench_problems.common import spread
 from bilevelbench_problems.csr import CSR
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import csv
-import gzip
-import hashlib
 from dataclasses import dataclass, replace
-from importlib.resources import files
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeInt
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from bilevelbench import Constant, Instance, InvalidInput, Problem, Reference, bound, dot, estimated, exact
+from bilevelbench import Constant, DataFile, Instance, Problem, Reference, bound, dot, estimated, exact
 from bilevelbench_problems.common import spread
 
 #: All interior minima have x between -6 and 2. Further out exp(x) is nothing or everything, φ' vanishes, and a method that
 #: has run off would seem to have converged.
 _FLAT = 8.0
-_SHA256 = "de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f"
+_ABALONE = DataFile(
+    name="abalone",
+    path="abalone.data",
+    sha256="de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f",
+    licence="CC BY 4.0",
+    bundled="bilevelbench_problems/data/abalone.data.gz",
+)
 
 
 class RidgeAbalone(Problem):
@@ -43,6 +46,7 @@ class RidgeAbalone(Problem):
     """
 
     name = "ridge_abalone"
+    data_files: ClassVar[tuple[DataFile, ...]] = (_ABALONE,)
     data_sets = (7, 0, 13, 15, 16, 19, 29, 32, 34, 35, 38, 39)  # an interior minimum, scaled and raw
 
     data_seed: NonNegativeInt = 7
@@ -60,11 +64,8 @@ class RidgeAbalone(Problem):
 
 def _abalone() -> tuple[Tensor, Tensor]:
     """Features (4177, 8) and rings (4177,) in float64."""
-    content = gzip.decompress((files("bilevelbench_problems") / "data" / "abalone.data.gz").read_bytes())
-    found = hashlib.sha256(content).hexdigest()
-    if found != _SHA256:
-        raise InvalidInput(f"data/abalone.data.gz is damaged: its content has sha256 {found}; reinstall the package")
-    rows = [["MFI".index(sex) + 1, *map(float, rest)] for sex, *rest in csv.reader(content.decode().splitlines())]
+    lines = csv.reader(_ABALONE.read().decode().splitlines())
+    rows = [["MFI".index(sex) + 1, *map(float, rest)] for sex, *rest in lines]
     table = torch.tensor(rows, dtype=torch.float64)
     return table[:, :-1], table[:, -1]
 
