@@ -72,7 +72,13 @@ class Draws:
         return self._draw("normal", purpose, place, indices, count, longest)
 
     def normal_vectors(
-        self, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], width: int, longest: int, dtype: torch.dtype
+        self,
+        purpose: str,
+        place: tuple[int, ...],
+        indices: tuple[int, ...],
+        width: int,
+        longest: int,
+        dtype: torch.dtype,
     ) -> Tensor:
         """The same as (L, width) tensors: a whole block is turned into them at once, which is most of their cost."""
         self.normal(purpose, place, indices, width, longest)  # holds the block from now on

@@ -109,7 +109,9 @@ class Sampler:
         if xi.points is None:
             return arguments
         shapes = [a.shape[:-2] for a in arguments]
-        if all(shape in ((), (xi.points,)) for shape in shapes):  # the usual case; torch's broadcasting of shapes is slow
+        if all(
+            shape in ((), (xi.points,)) for shape in shapes
+        ):  # the usual case; torch's broadcasting of shapes is slow
             return tuple(a.expand(xi.points, *a.shape[-2:]) for a in arguments)
         try:
             shape = torch.broadcast_shapes((xi.points,), *shapes)

@@ -556,8 +556,10 @@ def test_merge_of_damaged_packs(example, mixed, tmp_path):
 # ---- data
 
 
-def test_data_commands_know_the_bundled_file():
-    listed = CliRunner().invoke(app, ["data", "list", "--json"])
-    rows = {row["name"]: row for row in json.loads(listed.stdout)}
+def test_data_commands_know_the_bundled_file(capsys):
+    assert main(["data", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["abalone"]["place"] == "bundled"
-    assert CliRunner().invoke(app, ["data", "verify", "abalone"]).exit_code == 0
+    assert main(["data", "verify", "abalone"]) == 0
+    assert main(["data", "verify", "abalon"]) == 2
+    assert "did you mean 'abalone'" in capsys.readouterr().err

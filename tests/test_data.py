@@ -213,7 +213,7 @@ class Plugins:
     def __init__(self, sums: DataFile, means: DataFile) -> None:
         files = {"sums": sums, "means": means}
         self.problems = {name: Entry(SimpleNamespace(data_files=(f,)), "toys", "1") for name, f in files.items()}
-        self.problems["quadratic"] = Entry(SimpleNamespace(), "toys", "1")  # reads no file
+        self.problems["quadratic"] = Entry(SimpleNamespace(data_files=()), "toys", "1")  # reads no file
 
 
 @pytest.fixture

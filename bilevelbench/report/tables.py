@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.errors import StoreError
-from bilevelbench.results import Results
+from bilevelbench.results import CURVE, RUNS, Results
 
 #: |grad phi| at which the cost is read off a curve.
 ACCURACIES = (1e-1, 1e-2, 1e-3)
@@ -18,12 +18,25 @@ ACCURACIES = (1e-1, 1e-2, 1e-3)
 FAILED = ("diverged", "error", "invalid", "timeout")
 
 
+def require(results: Results) -> None:
+    """Every column of the schema is there; a stranger's table may lack some."""
+    for name, frame, columns in (("runs", results.runs, RUNS), ("curve", results.curve, CURVE)):
+        missing = [column for column in columns if column not in frame]
+        if missing:
+            raise StoreError(
+                f"the table `{name}` has no column {missing[0]!r} ({len(missing)} of {len(columns)} are missing); "
+                "write it with bilevelbench run or merge, or fetch it again"
+            )
+
+
 def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
     """Medians over trials of one method (as labelled) on one problem, best final gradient first.
 
     The cost to an accuracy is that of the first evaluation that meets it; a trial that never does costs infinitely
-    much, so a median is infinite when half of the trials fail. `reached_*` counts those that did.
+    much, so a median is infinite when half of the trials fail. `reached_*` counts those that did; `low_*` and `high_*`
+    are quartiles.
     """
+    require(results)
     if results.runs.empty:
         raise StoreError("there are no results to report; run something first: bilevelbench run --all")
     columns = [f"cost_to_{eps:g}" for eps in accuracies]
@@ -43,7 +56,9 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
                 "reached_target": int((group["status"] == "target").sum()),
                 "best_grad_phi": float(group["best_grad_phi"].median()),
                 "phi": float(group["phi"].median()),
+                **{f"low_{name}": quantile(group[name], 0.25) for name in ("best_grad_phi", *columns)},
                 **{name: float(group[name].median()) for name in columns},
+                **{f"high_{name}": quantile(group[name], 0.75) for name in ("best_grad_phi", *columns)},
                 **{name.replace("cost_to", "reached"): int(np.isfinite(group[name]).sum()) for name in columns},
                 "first_order": float(group["first_order"].median()),
                 "second_order": float(group["second_order"].median()),
@@ -79,15 +94,42 @@ def printable(text: object) -> str:
     )
 
 
-def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
-    """Cost of the first evaluation with |grad phi| plus its error bound at most eps, by trial; absent: never."""
+def data_seeds(runs: pd.DataFrame) -> list[str]:
+    """The `data_seed` of each trial as text; empty where the problem's default was used."""
+
+    def of(problem_params: str) -> str:
+        try:
+            return str(json.loads(problem_params or "{}").get("data_seed", ""))
+        except (ValueError, AttributeError):  # a stranger's table
+            return ""
+
+    return [of(params) for params in runs["problem_params"]]
+
+
+def first_met(results: Results, eps: float) -> pd.DataFrame:
+    """By trial the first row of the curve with |grad phi| plus its error bound at most eps; absent: never.
+
+    A trial whose two counts disagree met nothing, since nobody knows at what cost.
+    """
     curve = results.curve
+    invalid = results.runs.loc[results.runs["status"] == "invalid", "trial_id"]
     certified = curve["grad_phi"] + curve["grad_phi_error"].fillna(0.0)
-    columns = {}
-    for eps in accuracies:
-        met = curve[certified <= eps]
-        columns[f"cost_to_{eps:g}"] = met.groupby("trial_id")["cost"].min()
+    met = curve[(certified <= eps) & ~curve["trial_id"].isin(invalid)]
+    return met.sort_values("cost", kind="stable").drop_duplicates("trial_id").set_index("trial_id")
+
+
+def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
+    """Cost of the first evaluation that certifies each accuracy, by trial; NaN: never."""
+    columns = {f"cost_to_{eps:g}": first_met(results, eps)["cost"] for eps in accuracies}
     return pd.DataFrame(columns).reindex(results.runs["trial_id"])
+
+
+def quantile(values: pd.Series[float], q: float) -> float:
+    """Linear between neighbours, and infinite where the upper neighbour is; pandas makes NaN of two infinities."""
+    ordered = np.sort(values.to_numpy(dtype=float))
+    at = q * (len(ordered) - 1)
+    low, high = float(ordered[math.floor(at)]), float(ordered[math.ceil(at)])
+    return low if low == high or at == math.floor(at) else low + (high - low) * (at - math.floor(at))
 
 
 def number(value: float, digits: int = 2) -> str:
@@ -104,23 +146,35 @@ def number(value: float, digits: int = 2) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """The summary for people: words in the header, few digits, and words for a cost that was not reached."""
+def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
+    """The summary for people: words in the header, few digits, words for a cost that was not reached.
+
+    With `spread` the quartiles stand behind the median of several trials.
+    """
     accuracies = [name.removeprefix("cost_to_") for name in table.columns if name.startswith("cost_to_")]
+
+    def cells(name: str) -> list[str]:
+        quartiles = zip(table["trials"], table[name], table[f"low_{name}"], table[f"high_{name}"], strict=True)
+        return [
+            f"{number(middle)} [{bound(low)}, {bound(high)}]" if spread and n > 1 and low < high else number(middle)
+            for n, middle, low, high in quartiles
+        ]
+
     costs = {
         f"cost to {eps}": [
-            number(cost) if math.isfinite(cost) else f"{reached} of {trials}" if reached else "never"
-            for cost, reached, trials in zip(
-                table[f"cost_to_{eps}"], table[f"reached_{eps}"], table["trials"], strict=True
+            text if math.isfinite(cost) else f"{reached} of {trials}" if reached else "never"
+            for text, cost, reached, trials in zip(
+                cells(f"cost_to_{eps}"), table[f"cost_to_{eps}"], table[f"reached_{eps}"], table["trials"], strict=True
             )
         ]
         for eps in accuracies
     }
+    gradient = zip(cells("best_grad_phi"), table["best_grad_phi"], strict=True)
     return pd.DataFrame(
         {
             "problem": table["problem"],
             "method": table["method"],
-            "|grad phi|": table["best_grad_phi"].map(number),
+            "|grad phi|": [text if math.isfinite(value) else "–" for text, value in gradient],
             **costs,
             "gradients": table["first_order"].map(number),
             "HVP + JVP": table["second_order"].map(number),
@@ -130,16 +184,28 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def bound(value: float) -> str:
+    """An end of an interval."""
+    return "∞" if value == math.inf else number(value)
+
+
+#: Columns of words, which start at the left.
+WORDS = ("problem", "method", "ended", "oracle", "claimed", "verdict", "range")
+
+
 def markdown(table: pd.DataFrame) -> str:
+    """The summary as a GitHub table."""
+    return pipe_table(readable(table, spread=True))
+
+
+def pipe_table(frame: pd.DataFrame) -> str:
     """A GitHub table; what would end a cell or start a tag is escaped."""
-    frame = readable(table)
 
     def cell(value: object) -> str:
         text = printable(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         return text.replace("\\", "\\\\").replace("|", "\\|")
 
-    text_columns = ("problem", "method", "ended")
-    rule = "".join(" --- |" if column in text_columns else " ---: |" for column in frame.columns)
+    rule = "".join(" --- |" if column in WORDS else " ---: |" for column in frame.columns)
     lines = ["| " + " | ".join(map(cell, frame.columns)) + " |", "|" + rule]
     lines += ["| " + " | ".join(cell(v) for v in row) + " |" for row in frame.itertuples(index=False)]
     return "\n".join(lines) + "\n"
