@@ -556,10 +556,11 @@ def test_merge_of_damaged_packs(example, mixed, tmp_path):
 # ---- data
 
 
-def test_data_commands_know_the_bundled_file(capsys):
-    assert main(["data", "list", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["abalone"]["place"] == "bundled"
-    assert main(["data", "verify", "abalone"]) == 0
-    assert main(["data", "verify", "abalon"]) == 2
-    assert "did you mean 'abalone'" in capsys.readouterr().err
+def test_data_commands_know_the_bundled_file():
+    code, out, _ = cli("data", "list", "--json")
+    assert code == 0
+    assert {row["name"]: row["place"] for row in json.loads(out)}["abalone"] == "bundled"
+    assert cli("data", "verify", "abalone")[0] == 0
+    code, _, err = cli("data", "verify", "abalon")
+    assert code == 2
+    assert "did you mean 'abalone'" in err
