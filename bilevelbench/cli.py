@@ -33,6 +33,8 @@ app = typer.Typer(
 
 data = typer.Typer(help="Data files of the problems: where they are, get them, check them.", no_args_is_help=True)
 app.add_typer(data, name="data")
+leaderboard = typer.Typer(help="The leaderboard: a static site of results and measured rates.", no_args_is_help=True)
+app.add_typer(leaderboard, name="leaderboard")
 
 _RUN_EXAMPLES = (
     "Examples: `bilevelbench run --all`\n\n"
@@ -186,34 +188,90 @@ def rates(
     measure_table(table, over, setting, method or [], preset, quick, as_json, jobs, out)
 
 
-@app.command(epilog="Example: `bilevelbench report results --format md`")
+@app.command(
+    epilog="Examples: `bilevelbench report results --format md`\n\n`bilevelbench report results --format latex -o paper/`"
+)
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder of results.")],
-    format_: Annotated[str, typer.Option("--format", "-f", help="md, csv or html.")] = "md",
+    folder: Annotated[Path, typer.Argument(help="A folder of results, of measured rates, or of both.")],
+    format_: Annotated[str, typer.Option("--format", "-f", help="md, csv, latex or html.")] = "md",
+    weight: Annotated[
+        float, typer.Option(min=0, help="Cost of a product with second derivatives, in gradients.")
+    ] = 1.0,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A file. Default: print it; html: index.html in the folder.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="A file, or a folder, which takes figures too. Default: print; html: the folder."
+        ),
     ] = None,
 ) -> None:
-    """Tables of stored results."""
-    if format_ not in ("md", "csv", "html"):
-        raise UnknownName("format", format_, ("md", "csv", "html"))
-    from bilevelbench.report.page import write_page
-    from bilevelbench.report.tables import markdown, summary
-    from bilevelbench.store import load_results
+    """Tables and figures of stored results: results, ranks, and claimed beside measured rates."""
+    from bilevelbench.report.write import FORMATS, read_report, write_report
 
-    results = load_results(folder)
-    for problem in results.problems:
+    if format_ not in FORMATS:
+        raise UnknownName("format", format_, FORMATS)
+    found = read_report(folder, weight)
+    for problem in found.problems:
         typer.echo(f"warning: {problem}", err=True)
-    if format_ == "html":
-        path = write_page(results, out or folder / "index.html")
-        typer.echo(f"page: {path.resolve()}")
-        return
-    table = summary(results)
-    text = markdown(table) if format_ == "md" else table.to_csv(index=False)
-    if out is None:
-        typer.echo(text, nl=False)
-    else:
-        _write(out, text)
+    typer.echo(write_report(found, format_, folder, out), nl=False)
+
+
+@leaderboard.command(epilog="Example: `bilevelbench leaderboard build results -o site`")
+def build(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of results, of measured rates, or of both.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The site's folder; a site that is there is replaced.")],
+    tuned: Annotated[list[Path] | None, typer.Option(help="Folders of the tuned board; repeatable.")] = None,
+) -> None:
+    """A static site that needs no network: boards, complexity tables, a page for each problem and each method."""
+    from bilevelbench.leaderboard.build import build as build_site
+
+    typer.echo(f"page: {build_site(folders, out, tuned or []).resolve()}")
+
+
+@leaderboard.command(epilog="Example: `bilevelbench leaderboard serve site --port 8000`")
+def serve(
+    site: Annotated[Path, typer.Argument(help="A site that was built.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+) -> None:
+    """Show a site on this machine; Ctrl-C ends it. A site also works opened as a file."""
+    from bilevelbench.leaderboard.serve import server
+
+    with server(site, port) as running:
+        typer.echo(f"http://127.0.0.1:{running.server_port}/ (Ctrl-C ends)")
+        running.serve_forever()
+
+
+@app.command(epilog="Examples: `bilevelbench check my_method.py`\n\n`bilevelbench check quadratic --json`")
+def check(
+    name: Annotated[str, typer.Argument(help="A method, a problem, FILE.py or FILE.py:Class.")],
+    seconds: Annotated[float, typer.Option(help="For all checks together.")] = 120.0,
+    memory: Annotated[float, typer.Option(help="Limit in GiB.")] = 4.0,
+    as_json: Json = False,
+) -> None:
+    """Hold a method or a problem against the conformance kit; exit code 1 if a check fails.
+
+    It guards against mistakes, not against malice: the plugin's code is run.
+    """
+    from dataclasses import asdict
+
+    from bilevelbench.check_command import as_text, check_plugin
+
+    outcomes = check_plugin(name, seconds, memory)
+    typer.echo(json.dumps([asdict(o) for o in outcomes], indent=2) if as_json else as_text(outcomes))
+    if any(o.status == "failed" for o in outcomes):
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Examples: `bilevelbench new algorithm my_method --file`\n\n`bilevelbench new problem my_problem`")
+def new(
+    kind: Annotated[str, typer.Argument(help="algorithm or problem.")],
+    name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and underscores.")],
+    file: Annotated[bool, typer.Option("--file", help="One loose file instead of a distribution.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder it is put into.")] = Path(),
+) -> None:
+    """Write a method or a problem that already works: a distribution of its own, or one file."""
+    from bilevelbench.new_command import new_plugin, next_steps
+
+    typer.echo(next_steps(kind, name, new_plugin(kind, name, file, out)))
 
 
 @app.command(epilog="Example: `bilevelbench merge mine theirs -o both`")
@@ -362,13 +420,6 @@ def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(*(Text(str(value)) for value in row.values()))
     Console().print(table)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}; choose another file with -o") from None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from bilevelbench.suite import read_suite
 from bilevelbench.trial import Budget
@@ -33,7 +33,7 @@ class Weakened(_Table):
 class Row(_Table):
     """One method in one setting.
 
-    `eps`: largest and smallest accuracy, a factor of sqrt(2) apart from one to the next; rule `hit` takes the first point
+    `eps`: largest and smallest accuracy, a factor of `ratio` apart from one to the next; rule `hit` takes the first point
     with |grad phi| <= eps, `second_order` the first that also has no eigenvalue of the Hessian of phi below
     -sqrt(rho_phi eps), `mean` the first T whose mean of |grad phi| over t < T is at most eps. `horizons`: exponents of
     two, for methods whose steps are set by the number of steps; the accuracy of T is the mean of |grad phi| over t < T.
@@ -48,6 +48,7 @@ class Row(_Table):
     label: str = ""
     rule: Literal["hit", "mean", "horizon", "second_order"] = "mean"
     eps: tuple[PositiveFloat, PositiveFloat] | None = None
+    ratio: float = Field(default=math.sqrt(2), gt=1)
     kappas: tuple[PositiveFloat, PositiveFloat] | None = None
     at_eps: PositiveFloat = 0.9
     horizons: tuple[PositiveInt, PositiveInt] | None = None
@@ -84,8 +85,8 @@ class Row(_Table):
             count = round(2 * math.log2(self.kappas[1] / self.kappas[0])) + 1
             return [self.kappas[0] * math.sqrt(2) ** i for i in range(count)]
         assert self.eps is not None
-        count = round(2 * math.log2(self.eps[0] / self.eps[1])) + 1
-        return [self.eps[0] / math.sqrt(2) ** i for i in range(count)]
+        count = round(math.log(self.eps[0] / self.eps[1]) / math.log(self.ratio)) + 1
+        return [self.eps[0] / self.ratio**i for i in range(count)]
 
     def quickly(self) -> Row:
         return self.model_validate({**self.model_dump(), **self.quick})
