@@ -111,6 +111,29 @@ def test_medians_and_costs_are_those_of_the_trials():
     assert list(people["cost to 0.001"]) == ["1", "never"]
 
 
+def test_quartiles_count_failures_as_infinite():
+    hits = [(10, 0.01), (20, 0.01), (40, 0.01), (99, 1.0)]
+    table = summary(results(*({"label": "a", "curve": [(cost, g)]} for cost, g in hits)))
+    a = table.iloc[0]
+    assert (a["low_cost_to_0.1"], a["cost_to_0.1"], a["high_cost_to_0.1"]) == (17.5, 30.0, np.inf)
+    assert (a["low_best_grad_phi"], a["high_best_grad_phi"]) == (0.01, 0.01 + 0.25 * 0.99)
+    assert readable(table, spread=True)["cost to 0.1"][0] == "30 [18, ∞]"
+    assert readable(table)["cost to 0.1"][0] == "30"
+
+
+def test_a_trial_whose_counts_disagree_reached_nothing():
+    assert summary(results({"status": "invalid", "curve": [(1, 0.0)]}))["reached_0.1"][0] == 0
+
+
+@pytest.mark.parametrize(("table", "column"), [("runs", "label"), ("curve", "cost")])
+def test_a_missing_column_is_a_sentence(tmp_path, table, column):
+    data = results({})
+    del getattr(data, table)[column]
+    for make in (summary, lambda data: write_page(data, tmp_path / "p.html")):
+        with pytest.raises(StoreError, match=f"the table `{table}` has no column '{column}'"):
+            make(data)
+
+
 def test_a_cost_counts_only_with_its_error_bound():
     data = results({"curve": [(1, 0.09), (2, 0.08)]})
     data.curve["grad_phi_error"] = [0.05, 0.01]
@@ -159,7 +182,7 @@ def test_markdown_shows_the_summary_and_escapes_cells():
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "_hidden\\|bar\\|" in text
     assert "\x1b" not in text
-    numbers = readable(summary(data))
+    numbers = readable(summary(data), spread=True)
     for line, row in zip(lines[2:], numbers.itertuples(index=False), strict=True):
         assert f"| {row[2]} | {row[3]} |" in line
 
@@ -178,12 +201,12 @@ def test_csv_has_the_numbers_in_full():
 def test_the_page_shows_the_numbers_of_the_summary(tmp_path):
     data = results({"label": "a"}, {"label": "b", "curve": [(1, 0.0123)]}, {"label": "c", "problem": "ridge"})
     text, html = page(tmp_path, data, "bilevelbench run -a 'a<b'")
-    for row in readable(summary(data)).drop(columns="problem").itertuples(index=False):
+    for row in readable(summary(data), spread=True).drop(columns="problem").itertuples(index=False):
         for cell in row:
             assert str(cell) in html.cells
     assert ("td", "title", "0.0123") in html.attributes  # the exact value on hover
     assert "bilevelbench run -a 'a<b'" in " ".join(html.text)
-    assert text.count("<svg") == 2
+    assert text.count("<svg") == 3  # the profile and a figure for each problem
     for status, meaning in STATUSES.items():
         assert status in html.text
         assert meaning in html.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,21 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report.figures import convergence
-from bilevelbench.report.tables import FAILED, printable, readable, summary, titled
+from bilevelbench.report.figures import convergence, families, profile_figure, svg
+from bilevelbench.report.rates import RateTable, claim_figure, notes, rate_figure
+from bilevelbench.report.rates import readable as readable_rates
+from bilevelbench.report.statistics import costs, ranking
+from bilevelbench.report.tables import (
+    ACCURACIES,
+    FAILED,
+    WORDS,
+    printable,
+    readable,
+    readable_board,
+    require,
+    summary,
+    titled,
+)
 from bilevelbench.results import STATUSES, Results
 
 #: So many rows of failures are on the page; the rest is counted.
@@ -21,15 +35,25 @@ _FAILURES = 200
 _EXACT = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP": "second_order"}
 
 
-def write_page(results: Results, path: Path, command: str = "") -> Path:
+def write_page(
+    results: Results, path: Path, command: str = "", rates: Sequence[RateTable] = (), weight: float = 1.0
+) -> Path:
     """Tables and figures of these results; everything that a plugin or a result says is escaped."""
     environment = Environment(loader=PackageLoader("bilevelbench.report"), autoescape=True, trim_blocks=True)
-    table = summary(results)
+    require(results)
+    titles: list[str] = []
+    table = pd.DataFrame({"method": []})
+    if not (rates and results.runs.empty):
+        table = summary(results)
+        titles = list(dict.fromkeys(table["problem"]))
     failures = _failures(results)
     html = environment.get_template("page.html").render(
         trials=len(results.runs),
         methods=table["method"].nunique(),
-        problems=[_section(results, table, title, n) for n, title in enumerate(dict.fromkeys(table["problem"]))],
+        board=_board(results, weight) if table["method"].nunique() > 1 else None,
+        rates=[_rates(one, n, results) for n, one in enumerate(rates)],
+        problems=[_section(results, table, title, n) for n, title in enumerate(titles)],
+        words=WORDS,
         failures=failures.head(_FAILURES).to_dict("records"),
         hidden=len(failures) - _FAILURES,
         failed=int(results.runs["status"].isin(FAILED).sum()),
@@ -45,9 +69,32 @@ def write_page(results: Results, path: Path, command: str = "") -> Path:
     return path
 
 
+def _board(results: Results, weight: float) -> dict[str, Any]:
+    people = readable_board(ranking(results, ACCURACIES, weight))
+    figure = profile_figure(costs(results, ACCURACIES), weight, known=families(results))
+    return {
+        "weight": f"{weight:g}",
+        "columns": list(people.columns),
+        "rows": people.to_numpy().tolist(),
+        "figure": Markup(svg(figure, "b-")) if figure is not None else "",
+    }
+
+
+def _rates(table: RateTable, n: int, results: Results) -> dict[str, Any]:
+    people, known = readable_rates(table.rows), families(results)
+    return {
+        "title": printable(table.title),
+        "columns": list(people.columns),
+        "rows": people.to_numpy().tolist(),
+        "notes": [printable(note) for note in notes(table.rows)],
+        "claims": Markup(svg(claim_figure(table.title, table.rows, known), f"c{n}-")),
+        "plot": Markup(svg(rate_figure(table.title, table.rows, known), f"r{n}-")),
+    }
+
+
 def _section(results: Results, table: pd.DataFrame, title: str, n: int) -> dict[str, Any]:
     exact = table[table["problem"] == title]
-    people = readable(exact).drop(columns="problem")
+    people = readable(exact, spread=True).drop(columns="problem")
     cells = [
         [(column, value, _hover(exact.iloc[i], column)) for column, value in zip(people.columns, row, strict=True)]
         for i, row in enumerate(people.itertuples(index=False))

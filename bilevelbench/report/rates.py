@@ -1,22 +1,65 @@
-"""The paper's complexity tables with the measured exponents beside the claimed ones, as text and as a figure."""
+"""The paper's complexity tables with the measured exponents beside the claimed ones, as tables and as figures."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from bilevelbench.report import figures
+from bilevelbench.report.tables import number, pipe_table, printable
 
 Row = dict[str, Any]
 
 COLUMNS = ("oracle", "method", "claimed", "calls", "steps", "expected", "range", "verdict")
+
+#: What every row of a rates.json has; the rest may come and go with versions.
+_REQUIRED = (
+    *("table", "method", "label", "setting", "oracle", "over", "claimed", "tilde", "extra", "target", "verdict"),
+    *("measured", "low", "high", "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min", "points"),
+)
+_OPTIONAL: Row = {
+    **dict.fromkeys(("predicted", "log_free", "second_half", "success")),
+    **dict.fromkeys(("footnote", "log_free_of", "necessity", "own_notion", "note", "rule"), ""),
+    "local_slopes": [],
+    "unreached": [],
+    "seeds": 0,
+}
+
+
+@dataclass(frozen=True)
+class RateTable:
+    """One rates.json: rows in the order of the paper's table."""
+
+    title: str
+    rows: list[Row]
+    path: Path
+
+
+def find_rates(folder: Path) -> tuple[list[RateTable], list[str]]:
+    """Every rates.json in and under a folder, Table 1 first, and a sentence for each that cannot be used."""
+    tables, problems = [], []
+    for path in sorted(folder.rglob("rates.json")):
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            title, rows = str(said["title"]), [_OPTIONAL | dict(row) for row in said["rows"]]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            problems.append(f"{path} is no file of measured rates ({error!r}); measure again: bilevelbench rates")
+            continue
+        missing = [name for row in rows for name in _REQUIRED if name not in row]
+        if missing:
+            problems.append(f"{path} has a row without {missing[0]!r}; measure again: bilevelbench rates")
+        else:
+            tables.append(RateTable(title, rows, path))
+    return sorted(tables, key=lambda t: ([(r["table"], r["over"] == "kappa") for r in t.rows[:1]], t.title)), problems
 
 
 def claimed(row: Row) -> str:
@@ -33,6 +76,10 @@ def interval(middle: float | None, low: float | None, high: float | None) -> str
     return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
+def name_of(row: Row) -> str:
+    return printable(row["label"] if row["setting"] == "deterministic" else f"{row['label']}, {row['setting']}")
+
+
 def cells(row: Row) -> tuple[str, ...]:
     """One line of the table. `expected` is what the claim predicts on the instance, and the finite-range prediction."""
     steps = interval(row["measured_steps"], row["low_steps"], row["high_steps"])
@@ -41,8 +88,61 @@ def cells(row: Row) -> tuple[str, ...]:
         expected += f" ({row['predicted']:.2f})"
     reach = "–" if row["eps_max"] is None else f"{row['eps_max']:.3g} to {row['eps_min']:.3g}, {row['seeds']} seeds"
     calls = interval(row["measured"], row["low"], row["high"])
-    name = row["label"] if row["setting"] == "deterministic" else f"{row['label']}, {row['setting']}"
-    return (row["oracle"], name, claimed(row), calls, steps, expected, reach, row["verdict"])
+    return (row["oracle"], name_of(row), claimed(row), calls, steps, expected, reach, row["verdict"])
+
+
+def reference(row: Row, rows: Sequence[Row]) -> float | None:
+    """The smallest accuracy (or largest kappa) that every measured row of this table and setting got to."""
+    alike = [r for r in rows if all(r[k] == row[k] for k in ("table", "setting", "over")) and r["points"]]
+    ends: list[list[float]] = [[p["eps"] for p in r["points"]] for r in alike]
+    if not ends:
+        return None
+    return min(map(max, ends)) if row["over"] == "kappa" else max(map(min, ends))
+
+
+def at_reference(row: Row, eps: float | None, count: str = "cost") -> float:
+    """A count at an accuracy, on the line between the measured points in logarithms; NaN outside of their range."""
+    points = sorted(((p["eps"], p[count]) for p in row["points"] if count in p), key=lambda pair: pair[0])
+    if not points or eps is None or not points[0][0] * (1 - 1e-9) <= eps <= points[-1][0] * (1 + 1e-9):
+        return float("nan")
+    x, y = (np.array(values, dtype=float) for values in zip(*points, strict=True))
+    if (y <= 0).any():
+        return float(np.interp(eps, x, y))
+    return float(np.exp(np.interp(np.log(eps), np.log(x), np.log(y))))
+
+
+def frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """One row a claim with its numbers in full, for CSV."""
+    plain = ("table", "setting", "oracle", "method", "label", "over", "claimed", "tilde", "extra", "target")
+    found = ("measured", "low", "high", "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min", "seeds")
+    out = []
+    for row in rows:
+        eps = reference(row, rows)
+        out.append(
+            {
+                **{name: row[name] for name in (*plain, *found)},
+                "reference": eps,
+                "calls_at_reference": at_reference(row, eps),
+                "hvps_at_reference": _hvps(row, eps),
+                "verdict": row["verdict"],
+            }
+        )
+    return pd.DataFrame(out)
+
+
+def readable(rows: Sequence[Row]) -> pd.DataFrame:
+    """The table for people: what `cells` says, with calls and HVPs at the reference accuracy before the verdict."""
+    out = []
+    for row in rows:
+        line = dict(zip(COLUMNS, cells(row), strict=True))
+        eps = reference(row, rows)
+        letter = "kappa" if row["over"] == "kappa" else "eps"
+        calls = at_reference(row, eps)
+        line["calls at"] = "–" if np.isnan(calls) else f"{number(calls)} at {letter} {eps:.3g}"
+        line["HVPs"] = number(_hvps(row, eps))
+        out.append(line)
+    order = [*COLUMNS[:-1], "calls at", "HVPs", "verdict"]
+    return pd.DataFrame(out, columns=order).rename(columns={"calls": "calls exponent", "steps": "steps exponent"})
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
@@ -62,41 +162,90 @@ def notes(rows: Sequence[Row]) -> list[str]:
             f"not fitted: {u['value']:.3g} reached by {u['reached']} of {u['seeds']} seeds" for u in row["unreached"]
         ]
         said += [text for text in (row["note"], row["footnote"]) if text]
-        out.append(f"{cells(row)[1]}: {'; '.join(said)}")
+        out.append(f"{name_of(row)}: {'; '.join(said)}")
     return out
 
 
 def markdown(title: str, rows: Sequence[Row]) -> str:
-    lines = [f"### {title}", "", "| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
-    lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
-    lines += ["", *(f"- {note}" for note in notes(rows)), ""]
+    lines = [f"### {printable(title)}", "", pipe_table(readable(rows)), *(f"- {printable(n)}" for n in notes(rows)), ""]
     return "\n".join(lines)
 
 
 def figure(title: str, rows: Sequence[Row]) -> str:
-    """Log-log curves of cost against 1/eps, each with its claimed slope dashed through its first point; an SVG text."""
+    """The log-log plot as an SVG text."""
+    return figures.svg(rate_figure(title, rows))
+
+
+def rate_figure(title: str, rows: Sequence[Row], families: Mapping[str, str] | None = None) -> Figure:
+    """Log-log curves of cost against 1/eps (or kappa), each with its claimed slope dashed through its first point."""
     drawn = [row for row in rows if row["points"]]
-    colours = sns.color_palette("colorblind", max(len(drawn), 1))
-    canvas, axes = plt.subplots(figsize=(7.2, 4.8), layout="constrained")
-    for colour, row in zip(colours, drawn, strict=False):
-        eps = np.array([p["eps"] for p in row["points"]])
-        cost = np.array([p["cost"] for p in row["points"]])
-        axes.plot(
-            1 / eps,
-            cost,
-            "o-",
-            color=colour,
-            markersize=3,
-            linewidth=1.2,
-            label=f"{cells(row)[1]} {row['measured']:.2f}",
+    style = _looks(drawn, families)
+    with figures.settings():
+        canvas = Figure(figsize=(8.4, max(4.2, 0.8 + 0.19 * len(drawn))), layout="constrained")
+        axes = canvas.subplots()
+        lines, names = [], []
+        for row in drawn:
+            eps = np.array([p["eps"] for p in row["points"]])
+            cost = np.array([p["cost"] for p in row["points"]])
+            x = eps if row["over"] == "kappa" else 1 / eps
+            look = style[name_of(row)]
+            (line,) = axes.plot(x, cost, markersize=3, linewidth=1.2, **look)
+            axes.plot(x, cost[0] * (x / x[0]) ** row["claimed"], "--", color=look["color"], linewidth=0.7)
+            lines.append(line)
+            names.append(name_of(row) + (f" {row['measured']:.2f}" if row["measured"] is not None else ""))
+        over = {row["over"] for row in drawn} or {"eps"}
+        axes.set(xscale="log", yscale="log", xlabel=" or ".join(_X[o] for o in sorted(over)), ylabel="oracle calls")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_title(printable(title), parse_math=False)
+        if drawn:
+            figures.legend(axes, lines, names, "measured slope of calls")
+        sns.despine(canvas)
+    return canvas
+
+
+def claim_figure(title: str, rows: Sequence[Row], families: Mapping[str, str] | None = None) -> Figure:
+    """A dot with whiskers for each measured exponent of the calls, against a tick for the claim.
+
+    The hollow dot is the exponent of the count without hidden logarithms, which the verdict is about.
+    """
+    style = _looks(rows, families)
+    with figures.settings():
+        canvas = Figure(figsize=(7.2, 1.2 + 0.28 * max(len(rows), 1)), layout="constrained")
+        axes = canvas.subplots()
+        for place, row in enumerate(rows):
+            axes.plot([row["claimed"]] * 2, [place - 0.32, place + 0.32], color=figures.INK, linewidth=2)
+            look = style[name_of(row)]
+            if row["measured"] is not None:
+                axes.plot([row["low"], row["high"]], [place, place], color=look["color"], linewidth=1.5)
+                axes.plot(row["measured"], place, look["marker"], color=look["color"], markersize=6)
+            if row["log_free"] is not None:
+                hollow = {"markerfacecolor": "none", "color": look["color"], "markersize": 9}
+                axes.plot(row["log_free"], place, look["marker"], **hollow)
+        axes.set_yticks(range(len(rows)))
+        for text, row in zip(axes.set_yticklabels([name_of(row) for row in rows]), rows, strict=True):
+            text.set_parse_math(False)
+            text.set_text(name_of(row))
+        axes.set(
+            ylim=(len(rows) - 0.4, -0.6), xlabel="exponent (tick: claimed, dot: calls, hollow: without logarithms)"
         )
-        axes.plot(1 / eps, cost[0] * (eps[0] / eps) ** row["claimed"], "--", color=colour, linewidth=0.7)
-    axes.set(xscale="log", yscale="log", xlabel="1/eps", ylabel="oracle calls", title=title)
-    if drawn:
-        axes.legend(frameon=False, fontsize=8, title="measured slope of calls")
-    sns.despine(canvas)
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "bilevelbench", "svg.fonttype": "none"}):
-        canvas.savefig(text, format="svg", metadata={"Date": None})
-    plt.close(canvas)
-    return text.getvalue()
+        axes.set_title(printable(title), parse_math=False)
+        axes.grid(axis="x", alpha=0.15, linewidth=0.6)
+        sns.despine(canvas)
+    return canvas
+
+
+_X = {"eps": "1/eps", "kappa": "condition number kappa"}
+
+
+def _looks(rows: Sequence[Row], families: Mapping[str, str] | None) -> dict[str, figures.Look]:
+    known = {name_of(row): str(row.get("family") or (families or {}).get(row["method"], "")) for row in rows}
+    return figures.looks(list(known), known)
+
+
+def _hvps(row: Row, eps: float | None) -> float:
+    """Products with second derivatives; those of a gradient method are none."""
+    if row["oracle"] == "gradient":
+        return 0.0
+    return at_reference(row, eps, "second_order")

@@ -184,6 +184,21 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
     )
 
 
+def readable_board(board: pd.DataFrame) -> pd.DataFrame:
+    """A ranking for people; methods with one number in the last column cannot be told apart."""
+    intervals = zip(board["low"], board["high"], strict=True)
+    return pd.DataFrame(
+        {
+            "rank": board["rank"].map(lambda r: f"{r:g}"),
+            "95% interval": [f"{low:g} to {high:g}" for low, high in intervals],
+            "method": board["method"],
+            "cost over best": [number(r) if math.isfinite(r) else "∞" for r in board["relative"]],
+            "reached": board["reached"].map(lambda share: f"{share:.0%}"),
+            "tied group": board["group"],
+        }
+    )
+
+
 def bound(value: float) -> str:
     """An end of an interval."""
     return "∞" if value == math.inf else number(value)
