@@ -194,9 +194,7 @@ def rates(
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder of results, of measured rates, or of both.")],
     format_: Annotated[str, typer.Option("--format", "-f", help="md, csv, latex or html.")] = "md",
-    weight: Annotated[
-        float, typer.Option(min=0, help="Cost of a product with second derivatives, in gradients.")
-    ] = 1.0,
+    weight: Annotated[float, typer.Option("--hvp-cost", min=0, help="Gradients that one HVP or JVP costs.")] = 1.0,
     out: Annotated[
         Path | None,
         typer.Option(

@@ -202,6 +202,7 @@ def _keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Do
         "trials": [{"id": trial.id, **trial.model_dump(mode="json")} for trial in pack],
         "environment": environment(),
         "commits": _commits(pack[0], plugins),
+        "families": {pack[0].algorithm.name: plugins.algorithm(pack[0].algorithm.key).value.family},
         "step_seconds": result.step_seconds,
         "total_seconds": result.total_seconds,
     }

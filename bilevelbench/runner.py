@@ -21,6 +21,7 @@ from bilevelbench.errors import BooksDisagree, BudgetExhausted
 from bilevelbench.evaluate import Evaluator
 from bilevelbench.lane import Lane
 from bilevelbench.lanes import PAD, keep, norm, padded, take
+from bilevelbench.noise import Exact
 from bilevelbench.oracle import Oracle
 from bilevelbench.pack import pack_algorithm
 from bilevelbench.problem import Instance, Problem
@@ -242,6 +243,11 @@ class PackRun:
         seen, extras = self._evaluate(which, x, y, self.algorithm.extras(state))
         counts = self.oracle.meter.columns()
         lists = {name: [float(counts[name][i]) for i in which] for name in ("cost", "first_order", "second_order")}
+        if not isinstance(self.instance.noise, Exact):  # where a call is not one sample
+            samples = self.oracle.meter.sample_columns()
+            lists["second_order_samples"] = [
+                float(samples["hvp_samples"][i] + samples["jvp_samples"][i]) for i in which
+            ]
         tensors = {"phi": seen.phi, "grad_phi": seen.grad_phi, "grad_phi_error": seen.error, "g_y": seen.g_y}
         lists |= {name: t.reshape(-1).tolist() for name, t in {**tensors, **seen.further, **extras}.items()}
         if self.schedule.mean:

@@ -309,6 +309,7 @@ def _point(frame: pd.DataFrame, value: float, horizons: bool) -> dict[str, float
         "cost_low": float(frame["cost"].min()),
         "cost_high": float(frame["cost"].max()),
         "steps": float(np.exp(np.log(frame["steps"]).mean())),
+        "second_order": float(frame["second_order"].median()),
     }
 
 

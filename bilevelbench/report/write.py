@@ -1,0 +1,192 @@
+"""`bilevelbench report`: everything that is found in a folder of results, in one of four formats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from bilevelbench.errors import StoreError
+from bilevelbench.report import figures, latex, rates
+from bilevelbench.report.page import write_page
+from bilevelbench.report.statistics import costs, expected_running_time, ranking, sensitivity
+from bilevelbench.report.tables import ACCURACIES, markdown, pipe_table, readable, readable_board, summary
+from bilevelbench.results import Results, curve_frame, runs_frame
+from bilevelbench.store import load_results
+
+FORMATS = ("md", "csv", "latex", "html")
+RANKING = "Ranking over all problems and accuracies"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a folder holds. `weight` is the cost of one product with second derivatives in gradients."""
+
+    results: Results
+    rates: list[rates.RateTable]
+    problems: list[str]
+    weight: float = 1.0
+
+    def ranking(self) -> pd.DataFrame | None:
+        """None where there is nothing to compare."""
+        if self.results.runs.empty:
+            return None
+        table = ranking(self.results, ACCURACIES, self.weight)
+        return table if len(table) > 1 else None
+
+    def markdown(self) -> str:
+        parts = [] if self.results.runs.empty else [markdown(summary(self.results))]
+        board = self.ranking()
+        if board is not None:
+            parts.append(f"### {RANKING}\n\n{pipe_table(readable_board(board))}")
+        parts += [rates.markdown(t.title, t.rows) for t in self.rates]
+        return "\n".join(parts)
+
+    def csv(self) -> dict[str, str]:
+        """By file name, numbers in full."""
+        out = {}
+        if not self.results.runs.empty:
+            out["results.csv"] = summary(self.results)
+            out["running_time.csv"] = expected_running_time(
+                costs(self.results, ACCURACIES), self.results.runs, self.weight
+            )
+        board = self.ranking()
+        if board is not None:
+            out["ranking.csv"] = board
+        if self.rates:
+            out["rates.csv"] = pd.concat([rates.frame(t.rows) for t in self.rates], ignore_index=True)
+        return {name: table.to_csv(index=False) for name, table in out.items()}
+
+    def latex(self) -> dict[str, str]:
+        """By file name: a table each."""
+        out = {}
+        if not self.results.runs.empty:
+            table = summary(self.results)
+            for n, problem in enumerate(dict.fromkeys(table["problem"]), 1):
+                people = readable(table[table["problem"] == problem], spread=True).drop(columns="problem")
+                caption = (
+                    f"Results on {problem}: medians over trials, quartiles in brackets; a failure counts as infinite"
+                )
+                out[f"problem-{n}.tex"] = latex.table(people, caption)
+        board = self.ranking()
+        if board is not None:
+            out["ranking.tex"] = latex.table(readable_board(board), RANKING)
+        for n, one in enumerate(self.rates, 1):
+            out[f"rates-{n}.tex"] = latex.table(rates.readable(one.rows), one.title, rates.notes(one.rows))
+        return out
+
+    def figures(self, folder: Path) -> list[Path]:
+        """All figures as SVG and PNG."""
+        made: list[Path] = []
+
+        def add(name: str, figure: Figure | None) -> None:
+            if figure is not None:
+                made.extend(figures.save(figure, folder / name))
+
+        if not self.results.runs.empty:
+            known, table = figures.families(self.results), costs(self.results, ACCURACIES)
+            varied = sensitivity(self.results)[["problem", "algorithm"]].drop_duplicates()
+            for n, title in enumerate(dict.fromkeys(summary(self.results)["problem"]), 1):
+                for axis in ("first_order", "weighted", "seconds", "step"):
+                    figure = figures.convergence_figure(self.results, title, axis, self.weight)
+                    add(f"convergence-{n}-{axis}", figure)
+                for algorithm in varied.loc[varied["problem"] == title, "algorithm"]:
+                    name = re.sub(r"[^\w.-]", "_", algorithm)
+                    add(f"tuning-{n}-{name}", figures.sensitivity_figure(self.results, title, algorithm))
+            add("profile", figures.profile_figure(table, self.weight, known))
+            add("ecdf", figures.ecdf_figure(table, self.weight, known))
+        for n, one in enumerate(self.rates, 1):
+            add(f"rates-{n}", rates.rate_figure(one.title, one.rows))
+            add(f"claims-{n}", rates.claim_figure(one.title, one.rows))
+        return made
+
+
+def read_report(folder: Path, weight: float = 1.0) -> Report:
+    """The results and measured rates in a folder; rates alone are enough."""
+    tables, problems = rates.find_rates(folder)
+    try:
+        results = load_results(folder)
+    except StoreError:
+        if not tables:
+            raise
+        results = Results(runs_frame([]), curve_frame([]), [])
+    if results.runs.empty and not tables:
+        summary(results)  # says so
+    return Report(results, tables, [*results.problems, *problems], weight)
+
+
+def write_report(report: Report, format_: str, folder: Path, out: Path | None, command: str = "") -> str:
+    """Write to `out`, or return what is to be printed. An `out` without a suffix is a folder: it takes figures too."""
+    single = out is None or (out.suffix != "" and not out.is_dir())
+    if format_ == "html" and single:
+        path = write_page(report.results, out or folder / "index.html", command, report.rates, report.weight)
+        return f"page: {path.resolve()}\n"
+    if out is None or single:
+        text = _single(report, format_)
+        if out is None:
+            return text
+        _write(out, text)
+        return ""
+    made = _FOLDERS[format_](report, out, command)
+    report.figures(out / "figures")
+    return "".join(f"{name}: {(out / name).resolve()}\n" for name in (*made, "figures"))
+
+
+def _single(report: Report, format_: str) -> str:
+    if format_ == "latex":
+        return latex.document(list(report.latex().values()))
+    if format_ == "csv":  # the first table; the others have other columns and need files of their own
+        return next(iter(report.csv().values()))
+    return report.markdown()
+
+
+def _markdown_folder(report: Report, out: Path, command: str) -> list[str]:
+    _write(out / "report.md", report.markdown())
+    return ["report.md"]
+
+
+def _csv_folder(report: Report, out: Path, command: str) -> list[str]:
+    for name, text in report.csv().items():
+        _write(out / name, text)
+    return list(report.csv())
+
+
+def _latex_folder(report: Report, out: Path, command: str) -> list[str]:
+    tables = report.latex()
+    for name, text in tables.items():
+        _write(out / name, text)
+    _write(out / "report.tex", latex.document([f"\\input{{{name}}}\n" for name in tables]))
+    return ["report.tex"]
+
+
+def _page_folder(report: Report, out: Path, command: str) -> list[str]:
+    _make(out)
+    write_page(report.results, out / "index.html", command, report.rates, report.weight)
+    return ["index.html"]
+
+
+_FOLDERS: dict[str, Callable[[Report, Path, str], list[str]]] = {
+    "md": _markdown_folder,
+    "csv": _csv_folder,
+    "latex": _latex_folder,
+    "html": _page_folder,
+}
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot write to {folder}: {error.strerror}; choose another file with -o") from None
+
+
+def _write(path: Path, text: str) -> None:
+    _make(path.parent)
+    try:
+        path.write_bytes(text.encode("utf-8", "replace"))
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}; choose another file with -o") from None
