@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Protocol, Self, Union
 
 from pydantic import BaseModel, ConfigDict
@@ -46,6 +46,7 @@ class Algorithm(BaseModel):
     lanes: ClassVar[bool] = True
     claims: ClassVar[tuple[Claim, ...]] = ()
     reports: ClassVar[Literal["own", "last", "random"]] = "last"
+    known_exceptions: ClassVar[Mapping[str, str]] = {}  # checks of the conformance kit that it fails, and why
 
     def resolve(self, constants: Constants) -> Self:
         """Fill what is None from the problem's constants; a missing constant is an error that names it."""

@@ -54,7 +54,7 @@ class State:
 class F3BSA(Algorithm):
     name = "f3bsa"
     family = "penalty"
-    uses = USES | {"mu", "L_f", "L_g", "L_gy", "C_f", "ell", "kappa", "sigma_f", "sigma_g"}
+    uses = USES | {"mu", "L_g", "C_f", "ell", "kappa", "sigma_f", "sigma_g"}
     reports = "random"
     claims = (
         Claim(

@@ -1,0 +1,191 @@
+"""`bilevelbench check`: the conformance kit in a worker process, so that a plugin that hangs or eats memory ends alone."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from bilevelbench.errors import BilevelbenchError, InvalidInput, UnknownName
+from bilevelbench.executor import _cause, _start_worker
+from bilevelbench.registry import Registry, _is_file, _load, _wrong_class, make, registry
+from bilevelbench.testing.report import Outcome
+from bilevelbench.trial import parse_spec
+
+#: Importing torch and the installed plugins, on a slow machine; not part of the plugin's time.
+_START = 300.0
+_MARKS = {"passed": "ok   ", "failed": "FAIL ", "known": "known", "skipped": "skip "}
+
+
+def check_plugin(name: str, seconds: float = 120.0, memory: float = 4.0) -> list[Outcome]:
+    """Every check of a method or problem: NAME, NAME[param=value], FILE.py (all that it holds) or FILE.py:Class.
+
+    `seconds` are for all checks together, `memory` is in GiB. A mistake of the caller is an InvalidInput.
+    """
+    for option, value in (("--seconds", seconds), ("--memory", memory)):
+        if not (math.isfinite(value) and value > 0):
+            raise InvalidInput(f"{option} {value:g}: a limit is a number above 0")
+    spec = _one(name)
+    file = spec.name.rpartition(":")[0] if ".py:" in spec.name else spec.name
+    if _is_file(spec.name) and not Path(file).is_file():
+        raise InvalidInput(f"file {file!r} does not exist; check the path")
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(name, memory, sender), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        return _listen(receiver, process, spec.name, seconds, memory)
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+
+
+def as_text(outcomes: Sequence[Outcome]) -> str:
+    """A line a check, and a count at the end."""
+    lines: list[str] = []
+    title = ""
+    for outcome in outcomes:
+        if title != (title := f"{outcome.plugin} ({outcome.kind})"):
+            lines.append(title)
+        message = f": {outcome.message}" if outcome.message else ""
+        lines.append(f"  {_MARKS[outcome.status]}  {outcome.check}{message}")
+    counts = {status: sum(o.status == status for o in outcomes) for status in _MARKS}
+    words = {"passed": "passed", "failed": "failed", "known": "known to fail", "skipped": "skipped"}
+    lines.append(", ".join(f"{count} {words[status]}" for status, count in counts.items() if count))
+    return "\n".join(lines)
+
+
+def _one(name: str) -> Any:
+    specs = parse_spec(name)
+    if len(specs) != 1:
+        raise InvalidInput(f"{name!r} names {len(specs)} sets of parameters; check one at a time")
+    return specs[0]
+
+
+def _listen(receiver: Connection, process: Any, name: str, seconds: float, memory: float) -> list[Outcome]:
+    """What the worker tells, and what its silence means."""
+    outcomes: list[Outcome] = []
+    plugin, kind, current, ahead = Path(name).name, "file", "loads", list[str]()
+    deadline = time.monotonic() + _START
+    while True:
+        if not receiver.poll(max(0.0, deadline - time.monotonic())):
+            failure = (
+                f"expected an end of all checks within {seconds:g} seconds; saw none, {current!r} was going on; look for a "
+                "loop that does not end, or give more with --seconds"
+            )
+            break
+        try:
+            message, *rest = receiver.recv()
+        except EOFError:
+            process.join()
+            failure = (
+                f"expected a plugin that leaves its process alone; saw that it {_cause(process.exitcode)}; look at what "
+                f"{current!r} runs, and for memory: the limit is --memory {memory:g} GiB"
+            )
+            break
+        if message == "ready":
+            deadline = time.monotonic() + seconds
+        elif message == "plugin":
+            plugin, kind, ahead = rest
+        elif message == "begin":
+            current = rest[0]
+        elif message == "end":
+            outcomes.append(Outcome(**rest[0]))
+            ahead = [check for check in ahead if check != outcomes[-1].check]
+        elif message == "mistake":
+            raise InvalidInput(rest[0])
+        else:
+            return outcomes
+    ahead = [check for check in ahead if check != current]
+    outcomes.append(Outcome(plugin, kind, current, "failed", failure))  # type: ignore[arg-type]
+    return outcomes + [Outcome(plugin, kind, check, "skipped", f"{current!r} did not end") for check in ahead]  # type: ignore[arg-type]
+
+
+def _work(name: str, memory: float, sender: Connection) -> None:
+    """In the worker. What a plugin prints goes to stderr: stdout is the report's."""
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    try:
+        _start_worker(memory)
+        from bilevelbench.testing.kit import checks_for, run_checks
+
+        sender.send(("ready",))
+        for plugin in _plugins(registry(), name, sender):
+            kind = "method" if hasattr(plugin, "step") else "problem"
+            sender.send(("plugin", plugin.name, kind, [check.name for check in checks_for(plugin)]))
+            for outcome in run_checks(plugin, lambda check: sender.send(("begin", check))):
+                sender.send(("end", outcome.as_dict()))
+        sender.send(("done",))
+    except BilevelbenchError as error:
+        sender.send(("mistake", str(error)))
+
+
+def _plugins(plugins: Registry, name: str, sender: Connection) -> list[Any]:
+    """The methods and problems that the name means, made with its parameters; a file that does not load is an outcome."""
+    spec = _one(name)
+    if _is_file(spec.name):
+        try:
+            classes = _in_file(spec.name)
+        except UnknownName:
+            raise
+        except InvalidInput as error:
+            failed = Outcome(
+                Path(spec.name).name, "file", "loads", "failed", f"expected a file that can be used; saw {error}"
+            )
+            sender.send(("end", failed.as_dict()))
+            return []
+        entries = [_entry(plugins, cls, f"{spec.name.partition('.py:')[0].removesuffix('.py')}.py") for cls in classes]
+    else:
+        tables: tuple[dict[str, Any], ...] = (plugins.algorithms, plugins.problems)
+        entries = [table[spec.name] for table in tables if spec.name in table]
+        failures = [
+            failure for failure in plugins.failures if spec.name in (failure.plugin, failure.plugin.split("-")[-1])
+        ]
+        for failure in failures:
+            told = f"expected a plugin that can be used; saw {failure.reason}; mend it and install it again"
+            sender.send(("end", Outcome(failure.plugin, "file", "loads", "failed", told).as_dict()))
+        if not entries and not failures:
+            raise UnknownName("method or problem", spec.name, [*plugins.algorithms, *plugins.problems], plugins._hint())
+    return [make(entry, spec.params) for entry in entries]
+
+
+def _entry(plugins: Registry, cls: type, file: str) -> Any:
+    from bilevelbench.algorithm import Algorithm
+
+    find = plugins.algorithm if issubclass(cls, Algorithm) else plugins.problem
+    return find(f"{file}:{cls.__name__}")
+
+
+def _in_file(name: str) -> list[type]:
+    """The methods and problems that a loose file defines; names with an underscore in front are its own affair."""
+    from bilevelbench.algorithm import Algorithm
+    from bilevelbench.problem import Problem
+
+    file, _, wanted = name.rpartition(":") if ".py:" in name else (name, "", "")
+    module = _load(Path(file).resolve())
+    classes = {
+        cls.__name__: cls
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and issubclass(cls, Algorithm | Problem) and cls.__module__ == module.__name__
+    }
+    if wanted:
+        if wanted not in classes:
+            raise UnknownName(f"class in {file}", wanted, classes)
+        chosen = [classes[wanted]]
+    else:
+        chosen = [cls for cls in classes.values() if not cls.__name__.startswith("_")]
+    if not chosen:
+        raise InvalidInput(f"no Algorithm and no Problem class in {file}; define one, or check another file")
+    for cls in chosen:
+        if wrong := _wrong_class(cls, Algorithm if issubclass(cls, Algorithm) else Problem):
+            raise InvalidInput(f"{file}: {wrong}")
+    return chosen

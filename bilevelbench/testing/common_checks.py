@@ -1,0 +1,72 @@
+"""Checks of methods and problems alike: their names and their words."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from bilevelbench.algorithm import Algorithm
+from bilevelbench.errors import suggestion
+from bilevelbench.problem import Problem
+from bilevelbench.registry import registry
+from bilevelbench.testing.report import Failure
+
+Plugin = Algorithm | Problem
+
+
+def kind_of(plugin: Plugin) -> str:
+    return "method" if isinstance(plugin, Algorithm) else "problem"
+
+
+def check_name(plugin: Plugin) -> None:
+    """A name is a word: it stands in commands, tables, file names and pages."""
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_+-]*", plugin.name):
+        raise Failure(
+            "a name of letters, digits and _ + -, beginning with a letter",
+            repr(plugin.name),
+            'choose another one: name = "my_method"',
+        )
+
+
+def check_name_is_free(plugin: Plugin) -> None:
+    """No other plugin has this name: two that share one cannot be told apart in a table."""
+    tables: Mapping[str, Any] = registry().algorithms if isinstance(plugin, Algorithm) else registry().problems
+    taken = tables.get(plugin.name)
+    if taken is not None and taken.value is not type(plugin):
+        raise Failure(
+            f"a {kind_of(plugin)} with a name of its own",
+            f"{plugin.name!r}, which belongs to class {taken.value.__name__} of plugin {taken.plugin!r}",
+            "rename yours",
+        )
+
+
+def check_documented(plugin: Plugin) -> None:
+    """A docstring with the equations; for a method also a line on each parameter."""
+    cls = type(plugin)
+    module = sys.modules.get(cls.__module__)
+    if not (cls.__dict__.get("__doc__") or (module and module.__doc__)):
+        raise Failure(
+            "a docstring of the class or its file",
+            "none",
+            "write the equations there: `bilevelbench info` prints them",
+        )
+    silent = [name for name, field in cls.model_fields.items() if not field.description]
+    if silent and isinstance(plugin, Algorithm):
+        raise Failure(
+            "a line on each parameter",
+            f"none on {', '.join(silent)}",
+            f'write a docstring below the field: `{silent[0]}: float = 0.1` and then `"""x-step"""`',
+        )
+
+
+def known_exceptions(plugin: Plugin, checks: list[str]) -> dict[str, str]:
+    """The class's own list, `known_exceptions: ClassVar = {"check": "reason"}`."""
+    known: dict[str, str] = dict(getattr(type(plugin), "known_exceptions", {}))
+    for name, reason in known.items():
+        if name not in checks:
+            raise Failure("names of checks in `known_exceptions`", repr(name), f"correct it{suggestion(name, checks)}")
+        if not reason:
+            raise Failure(f"a reason for the known exception {name!r}", "none", "say why the rule cannot hold")
+    return known

@@ -1,0 +1,32 @@
+"""Claims to be first-order and is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bilevelbench import Algorithm, Claim, Oracle
+
+
+@dataclass(frozen=True)
+class State:
+    x: Tensor
+    y: Tensor
+
+
+class FalseClaim(Algorithm):
+    name = "false_claim"
+    uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy"})
+    claims = (Claim(table=1, setting="deterministic", oracle="gradient", eps_exp=2, reference="nowhere"),)
+
+    a: float = 0.5
+    """step"""
+
+    def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
+        return State(x0, y0)
+
+    def step(self, s: State, oracle: Oracle) -> State:
+        g_y = oracle.grad_g_y(s.x, s.y)
+        f_x, _ = oracle.grad_f(s.x, s.y)
+        return State(s.x - self.a * f_x, s.y - self.a * oracle.hvp_g_yy(s.x, s.y, g_y))

@@ -1,0 +1,188 @@
+"""A gallery of bad plugins: each is caught, by the kit and where it can be by the runner, with the right sentence."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bilevelbench import api
+from bilevelbench.check_command import check_plugin
+from bilevelbench.registry import registry
+from bilevelbench.store import load_results
+from bilevelbench.testing import run_checks
+
+GALLERY = Path(__file__).parent / "gallery"
+
+#: file -> the check that catches it, and a part of what it says
+METHODS = {
+    "mutates_input": (
+        "step_is_pure",
+        "`step` to leave its arguments as they are; saw y written to in place; make a new",
+    ),
+    "global_randomness": (
+        "global_randomness",
+        "generators to be left alone; saw that of torch moved; draw from oracle",
+    ),
+    "undeclared_query": ("runs", "the method asked for 'hvp_g_yy', which its `uses` does not declare"),
+    "swallows_budget": ("budget", "BudgetExhausted to end a step that the budget does not cover; saw the step went on"),
+    "differentiates_answer": ("runs", "the oracle's answers are detached, nothing can be differentiated through them"),
+    "copies_oracle": ("runs", "an oracle cannot be copied or pickled"),
+    "pickles_oracle": ("runs", "an oracle cannot be copied or pickled"),
+    "keeps_instance": ("keeps_no_reference", "the instance to be gone after the run; saw a reference to it"),
+    "asks_instance": ("runs", "the meter and the instance's own count differ (grad_g_y: 0 at the door, 1 below it)"),
+    "html_name": ("name", "a name of letters, digits and _ + -, beginning with a letter; saw '<img>'; choose another"),
+    "name_clash": ("name_is_free", "'f2ba', which belongs to class F2BA of plugin 'bilevelbench'; rename yours"),
+    "hidden_state": ("step_is_repeatable", "saw another x the second time; keep all that changes in the state"),
+    "wrong_calls": ("calls", "calls(1) to be what the meter counts; saw 0 declared and 1 made of grad_g_y in step 1"),
+    "idle_query": ("uses_is_honest", "saw value_g declared and never asked, whatever choices the parameters offer"),
+    "single_precision": (
+        "dtype",
+        "a run in torch.float64 to stay so; saw m in torch.float32; make tensors like others",
+    ),
+    "mixes_lanes": ("lanes", "the same bits packed and alone; saw in lane 0"),
+    "goes_uphill": ("progress", "|grad phi| to fall from"),
+    "false_claim": ("claims", "saw oracle = 'gradient' beside second-order queries in `uses`; say oracle='HVP'"),
+    "undocumented": ("documented", "a docstring of the class or its file; saw none; write the equations there"),
+}
+PROBLEMS = {
+    "wrong_hvp_sign": (
+        "derivatives",
+        "hvp_g_yy to be the derivative of g by autograd; saw a relative difference of 2 (it has",
+    ),
+    "wrong_mu": ("strong_convexity", "no eigenvalue of g_yy below mu = 0.9; saw 0.5; lower mu"),
+    "wrong_lipschitz": (
+        "lipschitz_gradients",
+        "L_f = 0.25 to bound the change of its gradient; saw a change of 1 a unit",
+    ),
+    "wrong_slope": ("slope_of_f", "|f_y| <= C_f = 2; saw"),
+    "wrong_constant_name": ("constants", "known names of constants; saw 'mu_g'; correct it; did you mean 'mu'?"),
+    "random_build": (
+        "build_is_deterministic",
+        "generators alone; saw that of torch moved; draw with generator=self.gen",
+    ),
+    "detaches": (
+        "finite_differences",
+        "grad_f_y to be the slope of f along a direction of y, by central differences; saw 0 ",
+    ),
+    "mixed_lanes": ("lanes", "value_g of a lane to be the same in any company; saw another answer for lane 0 of 4"),
+    "wrong_hypergradient": ("hypergradient", "grad phi to be the slope of phi, by central differences; saw"),
+    "wrong_solution": ("lower_solution", "g_y(x, y*(x)) = 0; saw |g_y| ="),
+}
+
+
+@functools.cache
+def outcomes(name):
+    find = registry().algorithm if name in METHODS else registry().problem
+    return {outcome.check: outcome for outcome in run_checks(find(str(GALLERY / f"{name}.py")).value)}
+
+
+@pytest.mark.parametrize(("name", "check", "words"), [(name, *row) for name, row in {**METHODS, **PROBLEMS}.items()])
+def test_kit_catches(name, check, words):
+    outcome = outcomes(name)[check]
+    assert outcome.status == "failed"
+    assert words in outcome.message
+    assert outcome.message.startswith("expected ")
+
+
+@pytest.mark.parametrize("name", ["undeclared_query", "copies_oracle", "asks_instance"])
+def test_what_does_not_run_is_told_once(name):
+    """The other checks that would try it are skipped and say why."""
+    failed = [check for check, outcome in outcomes(name).items() if outcome.status == "failed"]
+    assert failed == ["runs"]
+    assert outcomes(name)["lanes"].message == "'runs' failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("undeclared_query", "error", "in step 1: the method asked for 'hvp_g_yy', which its `uses` does not declare"),
+        ("differentiates_answer", "error", "does not require grad"),
+        ("copies_oracle", "error", "an oracle cannot be copied or pickled: a copy would be a second, unread meter"),
+        ("pickles_oracle", "error", "an oracle cannot be copied or pickled: a copy would be a second, unread meter"),
+        ("asks_instance", "invalid", "the method or the problem calls f or g past the oracle"),
+        ("swallows_budget", "budget", "spent 31 of 31; the next call did not fit"),
+    ],
+)
+def test_runner_catches(name, status, words):
+    row = api.run(str(GALLERY / f"{name}.py"), "quadratic", budget=31).runs.iloc[0]
+    assert row.status == status
+    assert words in row.message
+
+
+def test_a_file_that_cannot_be_imported_is_a_failed_check():
+    (outcome,) = check_plugin(str(GALLERY / "import_error.py"))
+    assert (outcome.check, outcome.status) == ("loads", "failed")
+    assert "ModuleNotFoundError: No module named 'no_such_module_anywhere'; mend the file" in outcome.message
+
+
+def test_a_class_without_a_step_is_a_failed_check():
+    (outcome,) = check_plugin(str(GALLERY / "no_step.py"))
+    assert (outcome.check, outcome.status) == ("loads", "failed")
+    assert "class NoStep has no `init` and no `step`" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        (
+            "infinite_loop",
+            {"seconds": 8},
+            "within 8 seconds; saw none, 'runs' was going on; look for a loop that does not end",
+        ),
+        ("huge_memory", {"memory": 1.5}, "memory"),
+        ("exits", {}, "ended with exit code 3"),
+    ],
+)
+def test_what_no_process_survives(name, options, words):
+    """In a worker with limits: the check ends, names the culprit, and says what was not tried."""
+    found = {outcome.check: outcome for outcome in check_plugin(str(GALLERY / f"{name}.py"), **options)}
+    assert found["name"].status == "passed"
+    assert found["runs"].status == "failed"
+    assert words in found["runs"].message
+    assert found["lanes"].status == "skipped"
+
+
+def install(folder):
+    """Each file of the gallery as a distribution of its own, as pip would leave it."""
+    for file in sorted(GALLERY.glob("*.py")):
+        text, kind = file.read_text(), "problems" if file.stem in PROBLEMS else "algorithms"
+        classes = re.findall(r"^class (\w+)\((?:Algorithm|Problem)\)", text, flags=re.MULTILINE)
+        hook = f"@hookimpl\ndef bilevelbench_{kind}():\n    return [{', '.join(classes)}]\n"
+        (folder / f"bad_{file.stem}.py").write_text(f"{text}\n\nfrom bilevelbench import hookimpl\n\n{hook}")
+        info = folder / f"bad_{file.stem}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: bad-{file.stem.replace('_', '-')}\nVersion: 1.0\n"
+        )
+        (info / "entry_points.txt").write_text(f"[bilevelbench]\n{file.stem} = bad_{file.stem}\n")
+
+
+@pytest.mark.slow
+def test_run_all_finishes_with_all_of_them_installed(tmp_path):
+    """Every method, good or bad, has its row; the page shows the name `<img>` and has no such element from it."""
+    install(tmp_path)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    options = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "timeout": 1200}
+    limits = ["--steps", "5", "--seconds", "2", "--memory", "2", "--jobs", "2"]
+    command = [sys.executable, "-m", "bilevelbench"]
+    done = subprocess.run([*command, "run", "--all", "-p", "quadratic", *limits, "-o", "out"], **options)
+    assert done.returncode == 0, done.stderr
+    assert "No module named 'no_such_module_anywhere'" in done.stderr
+    assert "its algorithm 'f2ba' is left out: plugin 'bilevelbench' has that name already" in done.stderr
+    rows = {row.algorithm: row for row in load_results(tmp_path / "out").runs.itertuples()}
+    assert rows.keys() >= registry().algorithms.keys() | (METHODS.keys() - {"html_name", "name_clash"}) | {"<img>"}
+    assert (rows["infinite_loop"].status, rows["infinite_loop"].message[:5]) == ("timeout", "hung:")
+    assert rows["huge_memory"].status == "error"
+    assert "exit code 3" in rows["exits"].message
+    assert {rows[name].status for name in registry().algorithms} <= {"budget", "target", "timeout"}
+    made = subprocess.run([*command, "report", "out", "--format", "html"], **options)
+    assert made.returncode == 0, made.stderr
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "&lt;img&gt;" in page
+    assert "<img>" not in page
