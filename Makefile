@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test install bench lint clean
+.PHONY: run test install bench lint leaderboard clean
 
 run: install
 	$(BIN)/bilevelbench run --all
@@ -17,6 +17,12 @@ install: $(VENV)/.install
 bench: $(VENV)/.test
 	$(BIN)/python -m pytest benchmarks --benchmark-disable-gc -q
 	@cat benchmarks/summary.json
+
+leaderboard: install
+	$(BIN)/bilevelbench run --suite leaderboard/suite.toml -o build/leaderboard/results
+	$(BIN)/bilevelbench rates --table 1 --quick -o build/leaderboard/rates1
+	$(BIN)/bilevelbench leaderboard facts -o build/leaderboard/facts
+	$(BIN)/bilevelbench leaderboard build build/leaderboard/results build/leaderboard/rates1 build/leaderboard/facts -o build/site
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -225,6 +225,17 @@ def build(
     typer.echo(f"page: {build_site(folders, out, tuned or []).resolve()}")
 
 
+@leaderboard.command(epilog="Example: `bilevelbench leaderboard facts -o facts`")
+def facts(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for facts.json, to be named to `build`.")],
+) -> None:
+    """What the plugins say of themselves: equations, claims, constants, and the measured price of an HVP."""
+    from bilevelbench.facts import write_facts
+    from bilevelbench.registry import registry
+
+    typer.echo(f"facts: {write_facts(registry(), out).resolve()}")
+
+
 @leaderboard.command(epilog="Example: `bilevelbench leaderboard serve site --port 8000`")
 def serve(
     site: Annotated[Path, typer.Argument(help="A site that was built.")],

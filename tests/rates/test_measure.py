@@ -149,7 +149,7 @@ def test_count_over_a_parameter_of_the_preset():
 
 def test_count_over_something_that_is_no_parameter():
     row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, log_free="cost", over="KK")
-    with pytest.raises(InvalidInput, match="the preset sets no such parameter.*'K'"):
+    with pytest.raises(InvalidInput, match=r"the preset sets no such parameter.*'K'"):
         run_rates(suite(row), registry(), run)
 
 

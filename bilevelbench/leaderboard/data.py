@@ -1,0 +1,244 @@
+"""What the site shows, from result folders: trials, measured rates, and what plugins say of themselves.
+
+A folder may hold results (packs or published tables), `rates.json` (measured exponents; its trials are those of the
+measurement and stay off the boards) and `facts.json` (equations, claims and constants, as the plugins declare them).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bilevelbench.errors import StoreError
+from bilevelbench.merge import _refuse_clash, _Source
+from bilevelbench.report.tables import printable, titled
+from bilevelbench.results import CURVE, RUNS, Results, curve_frame, runs_frame
+from bilevelbench.store import load_results
+
+MODES = {"default": "out of the box", "tuned": "tuned"}
+SETTINGS = {
+    "deterministic": "deterministic",
+    "partial": "partially stochastic",
+    "full": "fully stochastic",
+    "second-order": "second-order",
+    "experiments": "experiments",
+}
+FAMILIES = ("penalty", "implicit", "unrolled", "zeroth-order")
+
+#: What a row of an older rates.json may lack.
+_RATE_DEFAULTS: dict[str, Any] = {
+    "over": "eps", "success": None, "note": "", "own_notion": "", "necessity": "", "footnote": "", "extra": "",
+    "local_slopes": [], "unreached": [], "points": [], "log_free": None, "log_free_of": "steps", "predicted": None,
+}  # fmt: skip
+_RATE_REQUIRED = (
+    "table", "method", "label", "setting", "oracle", "claimed", "tilde", "target", "measured", "low", "high",
+    "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min", "seeds", "verdict",
+)  # fmt: skip
+
+
+_METHOD_FACTS: dict[str, Any] = {
+    "family": "", "oracle": "", "text": "", "parameters": [], "claims": [], "step_calls": "",
+}  # fmt: skip
+_PROBLEM_FACTS: dict[str, Any] = {"text": "", "parameters": [], "constants": [], "setting": ""}
+_CLAIM: dict[str, Any] = {
+    "table": "", "setting": "", "oracle": "", "eps_exp": None, "tilde": False, "kappa_exp": None, "extra": "",
+    "reference": "", "footnote": "",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """Results by mode, rate tables, facts, and a sentence for whatever could not be used."""
+
+    results: dict[str, Results]
+    rates: list[dict[str, Any]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
+    """The results of `folders` as they come out of the box, those of `tuned` as tuned."""
+    facts: dict[str, Any] = {}
+    rates: list[dict[str, Any]] = []
+    results: dict[str, Results] = {}
+    for mode, paths in (("default", folders), ("tuned", tuned)):
+        found = []
+        for path in dict.fromkeys(paths):
+            if (path / "facts.json").is_file():
+                facts = _merged(facts, read_facts(path / "facts.json"))
+            if (path / "rates.json").is_file():
+                rates.append(read_rates(path / "rates.json"))
+            elif not (path / "facts.json").is_file() or _holds_results(path):
+                found.append((path, load_results(path)))
+        results[mode] = combine(found)
+    notes = [sentence for one in results.values() for sentence in one.problems]
+    rates.sort(key=lambda doc: (doc["rows"][0]["table"] if doc["rows"] else 0, doc["title"]))
+    return Material(results, rates, facts, notes)
+
+
+def combine(found: Sequence[tuple[Path, Results]]) -> Results:
+    """One pair of tables; a trial in two folders counts once, and with different numbers it is refused."""
+    sources = [_Source(path, [], _checked(path, results)) for path, results in found]
+    for i, source in enumerate(sources):
+        for earlier in sources[:i]:
+            _refuse_clash(earlier, source)
+    filled = [source.results for source in sources if not source.results.runs.empty]
+    problems = [sentence for source in sources for sentence in source.results.problems]
+    if not filled:
+        return Results(runs_frame([]), curve_frame([]), [], problems)
+    seen: set[str] = set()
+    runs, curves, records = [], [], []
+    for one in filled:
+        runs.append(one.runs[~one.runs["trial_id"].isin(seen)])
+        curves.append(one.curve[~one.curve["trial_id"].isin(seen)])
+        records += one.records
+        seen |= set(one.runs["trial_id"])
+    return Results(
+        pd.concat(runs, ignore_index=True),
+        pd.concat([c for c in curves if not c.empty] or curves[:1], ignore_index=True),
+        records,
+        problems,
+    )
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """`{"methods": {name: ...}, "problems": {name: ...}, "hvp_ratio": {problem: ...}}`; every part may be missing."""
+    facts = _json(path)
+    for part in ("methods", "problems", "hvp_ratio"):
+        table = facts.setdefault(part, {})
+        entries = isinstance(table, dict) and (part == "hvp_ratio" or all(isinstance(v, dict) for v in table.values()))
+        if not entries:
+            raise StoreError(f"{str(path)!r}: {part!r} is no table of names; write the file again")
+    return facts
+
+
+def method_facts(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What the plugin says of a method, with blanks for what did not travel with the results."""
+    fact = {**_METHOD_FACTS, **facts.get("methods", {}).get(name, {})}
+    return {**fact, "claims": [{**_CLAIM, **claim} for claim in fact["claims"]]}
+
+
+def problem_facts(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {**_PROBLEM_FACTS, **facts.get("problems", {}).get(name, {})}
+
+
+def read_rates(path: Path) -> dict[str, Any]:
+    """`{"title": ..., "rows": [...]}` as `bilevelbench rates` writes it."""
+    document = _json(path)
+    rows = document.get("rows", [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise StoreError(f"{str(path)!r}: 'rows' is no list of rows; run `bilevelbench rates` again")
+    for row in rows:
+        missing = [name for name in _RATE_REQUIRED if name not in row]
+        if missing:
+            raise StoreError(f"{str(path)!r}: a row has no {missing[0]!r}; run `bilevelbench rates` again")
+    return {"title": printable(document.get("title", "rates")), "rows": [{**_RATE_DEFAULTS, **row} for row in rows]}
+
+
+def settings(results: Results, facts: Mapping[str, Any]) -> dict[str, str]:
+    """The setting of each problem by its title.
+
+    What `facts` says, else second-order where the trials asked for the eigenvalue, else by the noise: on g, on f alone,
+    on neither.
+    """
+    certified = {
+        trial["id"]
+        for record in results.records
+        for trial in record.get("trials", [])
+        if trial.get("schedule", {}).get("eigenvalue")
+    }
+    runs = titled(results.runs).drop_duplicates("title")
+    out: dict[str, str] = {}
+    for row in runs.to_dict("records"):
+        fact = problem_facts(facts, row["problem"])
+        params = {str(p["name"]): p.get("default") for p in fact["parameters"]} | params_of(row)
+        if fact["setting"] in SETTINGS:
+            out[row["title"]] = fact["setting"]
+        elif row["trial_id"] in certified:
+            out[row["title"]] = "second-order"
+        elif _positive(params.get("sigma_g")):
+            out[row["title"]] = "full"
+        elif _positive(params.get("sigma_f")):
+            out[row["title"]] = "partial"
+        else:
+            out[row["title"]] = "deterministic"
+    return out
+
+
+def provenance(results: Results) -> dict[str, dict[str, Any]]:
+    """Date, commits and environment of each trial, by id; trials of published tables have none."""
+    out: dict[str, dict[str, Any]] = {}
+    for record in results.records:
+        environment = record.get("environment") or {}
+        packages = environment.get("packages") or {}
+        fact = {
+            "date": str(record.get("created", ""))[:10],
+            "commit": ", ".join(sorted({_short(c) for c in (record.get("commits") or {}).values() if c})),
+            "cpu": environment.get("cpu") or "",
+            "cores": environment.get("cores") or "",
+            "python": environment.get("python") or "",
+            "torch": packages.get("torch") or "",
+            "version": packages.get("bilevelbench") or "",
+            "from": record.get("merged_from") or "",
+        }
+        for trial_id in record.get("trial_ids", []):
+            out.setdefault(trial_id, {key: printable(value) for key, value in fact.items()})
+    return out
+
+
+def params_of(row: Mapping[Any, Any], column: str = "problem_params") -> dict[str, Any]:
+    try:
+        params = json.loads(row[column] or "{}")
+    except ValueError:  # a stranger's table
+        return {}
+    return params if isinstance(params, dict) else {}
+
+
+def parameters(text: str) -> str:
+    """`K=3, lam=10`, or `default`; six digits are enough to read."""
+    params = params_of({"params": text}, "params")
+    if not params:
+        return text if text not in ("", "{}") else "default"
+    return ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
+
+
+def _checked(path: Path, results: Results) -> Results:
+    for name, frame, columns in (("runs", results.runs, RUNS), ("curve", results.curve, CURVE)):
+        missing = [column for column in columns if column not in frame.columns]
+        if missing:
+            raise StoreError(
+                f"the table `{name}` in {str(path)!r} has no column {missing[0]!r}; publish it again with this version"
+            )
+    return results
+
+
+def _holds_results(path: Path) -> bool:
+    return (path / "packs").is_dir() or (path / "runs.parquet").is_file()
+
+
+def _merged(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    return {part: {**a.get(part, {}), **b[part]} for part in ("methods", "problems", "hvp_ratio")}
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{str(path)!r} cannot be read as JSON ({error}); write it again") from None
+    if not isinstance(document, dict):
+        raise StoreError(f"{str(path)!r} holds no JSON object; write it again")
+    return document
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+def _short(commit: object) -> str:
+    name, plus, dirty = str(commit).partition("+")
+    return name[:10] + plus + dirty
