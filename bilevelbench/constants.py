@@ -1,4 +1,4 @@
-"""What is known about a problem: its constants, and the bounds that follow from them (algorithms.md 0.6)."""
+"""What is known about a problem: its constants, and the bounds that follow from them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def without(name):
     return Constants({k: v for k, v in GIVEN.items() if k != name}, "toy")
 
 
-# algorithms.md 0.6 with the numbers above, worked out by hand
+# the formulas with the numbers above, worked out by hand
 BY_HAND = {
     "L_phi": 7.0**2 * (2.0 + 0.7 * 1.5 / 0.5),
     "D0": (1.5 + 4.5 / 1.0) * 3.0,

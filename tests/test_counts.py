@@ -1,4 +1,4 @@
-"""The counts of one outer iteration are those of algorithms.md section 7, exactly."""
+"""The counts of one outer iteration are those of the pseudo-code, exactly."""
 
 from __future__ import annotations
 

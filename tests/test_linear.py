@@ -59,7 +59,7 @@ def products(oracle):
 
 
 def plain_cg(A, b, v, n):
-    """algorithms.md 1, for one lane in numpy."""
+    """The textbook recursion, for one lane in numpy."""
     A, b, v = A.numpy(), b.numpy(), v.numpy().copy()
     r = b - A @ v
     q, s = r.copy(), r @ r

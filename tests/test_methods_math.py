@@ -1,6 +1,6 @@
 """The methods do what their pseudo-code says, and converge as their theory says.
 
-The reference implementations are plain numpy for one lane, written from algorithms.md sections 2.1, 3.2, 3.3 and 4.4.
+The reference implementations are plain numpy for one lane, written from the pseudo-code and not from the plugins.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def bent() -> Functions:
 PROBLEMS = {"quadratic": quadratic, "bent": bent}
 
 
-# ---- algorithms.md, in numpy: (x, y) at the start and after each step
+# ---- the methods in numpy: (x, y) at the start and after each step
 
 
 def f2ba(p: Functions, lam: float, K: int, a: float, eta_x: float) -> Iterator[Point]:

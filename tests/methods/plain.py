@@ -1,4 +1,4 @@
-"""The methods once more, in numpy, for one lane, from algorithms.md sections 1 to 5 and not from the plugins.
+"""The methods once more, in numpy, for one lane, from the pseudo-code and not from the plugins.
 
 Each generator yields (x, y) at the start and after every step. Derivatives are written by hand.
 """

@@ -1,4 +1,4 @@
-"""Where the methods end: which bias falls with lam, which with the inner loop, which never (algorithms.md 11.1, 11.2).
+"""Where the methods end: which bias falls with lam, which with the inner loop, which never.
 
 One nonquadratic problem with dx = 4, dy = 6 and |grad phi| = 2.1 at the start. |grad phi| is computed here in numpy, by
 Newton's method and a dense solve, and not by the package.

@@ -1,4 +1,4 @@
-"""Every method's counts of one outer iteration are those of algorithms.md section 7, column by column.
+"""Every method's counts of one outer iteration are those of its pseudo-code, column by column.
 
 The table's columns FX, FY, GX, GY are blocks; a query for both blocks at one point is *joint*: one call, and one in
 each block column. So the block columns equal the table, and the calls (`grad_f`, `grad_g`, the cost) are fewer by the

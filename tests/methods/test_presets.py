@@ -133,7 +133,7 @@ def test_penalty_of_the_presets_grows_as_1_over_eps(name):
 
 
 def test_theory_preset_of_f2ba_is_the_formula_worked_out_by_hand():
-    """algorithms.md 2.1 (c) with mu = 0.5, L_f = 2, L_g = 3, rho_g = 0.7, C_f = 1.5, Delta = 1e-3, R = 1e-8."""
+    """The theorem with mu = 0.5, L_f = 2, L_g = 3, rho_g = 0.7, C_f = 1.5, Delta = 1e-3, R = 1e-8."""
     given = {"mu": 0.5, "L_f": 2.0, "L_g": 3.0, "rho_g": 0.7, "C_f": 1.5}
     D0 = (1.5 + 1.5 * 3 / 1.0) * 1.5 / 0.5
     D1 = (2 + 2 * 3 / 0.5 + 1.5 * 3 * 0.7 / 0.5 + 1.5 * 0.7 / 1.0) * 1.5 / 0.5
