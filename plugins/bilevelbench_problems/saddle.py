@@ -263,6 +263,7 @@ class SaddleChain(_Saddles):
     """
 
     name = "saddle_chain"
+    embedded = False  # `run --all` has `saddle`
 
     saddles: PositiveInt = 4
     """how many, each with a coordinate of its own"""
