@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from bilevelbench.errors import MissingConstant
 
 Kind = Literal["exact", "bound", "estimated"]
@@ -88,6 +91,13 @@ class Constants(Mapping[str, float]):
         if name in _FORMULAS:
             return _FORMULAS[name](self)
         raise MissingConstant(name, self.problem)
+
+    def of_lanes(self, name: str, dtype: torch.dtype) -> float | Tensor:
+        """The value, as (L, 1) where lanes have data sets of their own."""
+        given = self.given.get(name)
+        if given is not None and isinstance(given.value, tuple):
+            return torch.tensor(given.value, dtype=dtype).reshape(-1, 1)
+        return self[name]
 
     def at(self, lane: int) -> Constants:
         """Those of one lane's data set."""

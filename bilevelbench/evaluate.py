@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bilevelbench.constants import Constants
 from bilevelbench.curvature import smallest_eigenvalue
+from bilevelbench.errors import MissingConstant
 from bilevelbench.lanes import norm
 from bilevelbench.linear import conjugate_gradient
 from bilevelbench.problem import Instance
@@ -60,7 +61,10 @@ class Evaluator:
 
     def __init__(self, instance: Instance, second_order: bool = False) -> None:
         self.instance, self.second_order = instance, second_order
-        self.rho_phi = _of_lanes(instance, "rho_phi") if second_order else None
+        self.rho_phi: Tensor | float | None = None
+        if second_order:
+            with suppress(MissingConstant):  # then there is the eigenvalue, and nothing to hold it against
+                self.rho_phi = instance.constants.of_lanes("rho_phi", instance.x0.dtype)
         self.certificate = "closed form" if instance.reference else _certificate(instance.constants)
 
     @torch.no_grad()
@@ -150,14 +154,6 @@ class Evaluator:
         delta = norm(self.instance.grad_g_y(x, y)) / c.mu
         in_y = (c.L_f + c.rho_g * norm(v)) * delta
         return in_y + c.L_g * (in_y + residual) / c.mu
-
-
-def _of_lanes(instance: Instance, name: str) -> Tensor | float | None:
-    """A constant, (L, 1) where lanes have data sets of their own; None if the problem does not know it."""
-    given = instance.constants.given.get(name)
-    if given is not None and isinstance(given.value, tuple):
-        return torch.tensor(given.value, dtype=instance.x0.dtype).reshape(-1, 1)
-    return instance.constants.get(name)  # type: ignore[no-any-return]
 
 
 def _certificate(constants: Constants) -> str:

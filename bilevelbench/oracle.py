@@ -93,11 +93,7 @@ class Oracle:
         """A constant of the problem, declared in `uses` like a query; (L, 1) where lanes have data sets of their own."""
         if name not in self._uses:
             raise UndeclaredQuery(name, self._uses)
-        constants = self._instance.constants
-        given = constants.given.get(name)
-        if given is not None and isinstance(given.value, tuple):
-            return torch.tensor(given.value, dtype=self.dtype).reshape(-1, 1)
-        return constants[name]
+        return self._instance.constants.of_lanes(name, self.dtype)
 
     def _plug(self, instance: Instance) -> None:
         self._instance = instance

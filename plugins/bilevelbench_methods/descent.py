@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
-from bilevelbench import Oracle, keep
+from bilevelbench import Constants, Oracle, keep
 
 
 def lower_gd(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, a: float | Tensor) -> Tensor:
@@ -21,3 +23,9 @@ def lower_agd(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, a: float | 
         q = y + beta * (y - y_prev)
         y_prev, y = keep(on, y, y_prev), keep(on, q - a * oracle.grad_g_y(x, q), y)
     return y
+
+
+def momentum(c: Constants) -> float:
+    """Nesterov's weight for a lower level of condition number L_g/mu."""
+    root = math.sqrt(c.L_gy / c.mu)
+    return (root - 1) / (root + 1)

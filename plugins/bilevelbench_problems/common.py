@@ -1,11 +1,11 @@
-"""What several problems share: the noise fields, random rotations, point axes."""
+"""What several problems share: the noise fields, random rotations, point axes, constants of stacked data."""
 
 from __future__ import annotations
 
 import torch
 from torch import Generator, Tensor
 
-from bilevelbench import Additive, Exact
+from bilevelbench import Additive, Constant, Exact, exact
 
 
 def noise_model(sigma_f: float, sigma_g: float, sigma_h: float) -> Exact | Additive:
@@ -26,3 +26,8 @@ def spread(value: Tensor, *arguments: Tensor) -> Tensor:
         return value
     axes = torch.broadcast_shapes(axes, *(argument.shape[:-1] for argument in arguments))
     return value.expand(*axes, value.shape[-1])
+
+
+def of_each_lane(values: Tensor) -> Constant:
+    """A constant that each data set has for itself, from (L,)."""
+    return exact(values.item()) if len(values) == 1 else Constant(tuple(values.tolist()), "exact")

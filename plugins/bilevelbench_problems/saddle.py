@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from bilevelbench import Constant, Instance, Problem, Reference, dot, exact
-from bilevelbench_problems.common import noise_model, random_orthogonal, spread
+from bilevelbench_problems.common import noise_model, of_each_lane, random_orthogonal, spread
 from bilevelbench_problems.logcosh import ROBUST
 from bilevelbench_problems.separable import ANCHOR, LOG_COSH, SADDLE, Separable, peak, times
 
@@ -152,7 +152,7 @@ class _Saddles(Problem):
         return {
             "mu": exact(self.mu),
             "L_gy": exact(self.L + c),
-            "L_g": _of_each_lane(data.L_g),
+            "L_g": of_each_lane(data.L_g),
             "rho_g": exact(c * peak(LOG_COSH.third) * wide**1.5),
             "nu_g": exact(2 * c * wide**2),
             "C_f": Constant(math.sqrt(self.stable + F.steepest**2), kind),
@@ -160,8 +160,8 @@ class _Saddles(Problem):
             "rho_f": Constant(max(peak(ANCHOR.third), F.twist), kind),
             "L_phi": Constant(max(*bends, self.gain_max**2 * F.bend), kind),
             "rho_phi": Constant(max(*twists, self.gain_max**3 * F.twist), kind),
-            "Delta": _of_each_lane(data.Delta),
-            "R": _of_each_lane(data.R),
+            "Delta": of_each_lane(data.Delta),
+            "R": of_each_lane(data.R),
         }
 
     def _instance(self, F: Landscape, data: _Data) -> Instance:
@@ -369,10 +369,6 @@ def _smoothness(m: float, t: float) -> tuple[float, float]:
         peak(lambda u: ANCHOR.curvature(u) + m**2 * ANCHOR.curvature(m * u + t)),
         peak(lambda u: ANCHOR.third(u) + m**3 * ANCHOR.third(m * u + t)),
     )
-
-
-def _of_each_lane(values: Tensor) -> Constant:
-    return exact(values.item()) if len(values) == 1 else Constant(tuple(values.tolist()), "exact")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from torch import Generator, Tensor
 
 from bilevelbench import Constant, Instance, Problem, Reference, dot, exact
-from bilevelbench_problems.common import noise_model, random_orthogonal, spread
+from bilevelbench_problems.common import noise_model, of_each_lane, random_orthogonal, spread
 from bilevelbench_problems.separable import ANCHOR, LOG_COSH, SADDLE, Separable, peak, power_tail, tail_drop, times
 
 
@@ -111,8 +111,8 @@ class TailAnchor(Problem):
             "rho_f": exact(rho_f),
             "L_phi": exact(L_phi),
             "rho_phi": exact(rho_phi),
-            "Delta": _of_each_lane(Delta),
-            "R": _of_each_lane(R),
+            "Delta": of_each_lane(Delta),
+            "R": of_each_lane(R),
         }
 
     def _instance(self, data: _Data) -> Instance:
@@ -171,10 +171,6 @@ class TailAnchor(Problem):
             points="stack",
             take=take if len(data.x0) > 1 else None,  # a single data set serves any lanes
         )
-
-
-def _of_each_lane(values: Tensor) -> Constant:
-    return exact(values.item()) if len(values) == 1 else Constant(tuple(values.tolist()), "exact")
 
 
 @dataclass(frozen=True)

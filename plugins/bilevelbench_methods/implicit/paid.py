@@ -24,7 +24,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from torch import Tensor
 
 from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, conjugate_gradient, norm
-from bilevelbench_methods.descent import lower_agd
+from bilevelbench_methods.descent import lower_agd, momentum
 from bilevelbench_methods.perturb import Escape, Kicks, check_radius, kick
 
 
@@ -155,8 +155,7 @@ class PAID(Algorithm):
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
         """Six Nesterov steps and three of conjugate gradients for every eps, both warm; r ~ eps, T_p ~ eps^-1/2."""
         c = constants
-        root = math.sqrt(c.L_gy / c.mu)
         return cls(
-            eps=eps, T_p=math.ceil(4 / math.sqrt(2 * eps)), r=0.1 * eps, D=6, N=3, beta=(root - 1) / (root + 1),
+            eps=eps, T_p=math.ceil(4 / math.sqrt(2 * eps)), r=0.1 * eps, D=6, N=3, beta=momentum(c),
             eta_x=0.4 / c.L_phi, a=1 / c.L_gy,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Claim, Constants, Oracle, PerLane, conjugate_gradient, dot
-from bilevelbench_methods.descent import lower_agd
+from bilevelbench_methods.descent import lower_agd, momentum
 from bilevelbench_methods.restarted import Restarted, State
 
 
@@ -52,7 +52,7 @@ class PRAHGD(Restarted):
     """lower-level momentum; default (sqrt(k) - 1)/(sqrt(k) + 1), k = L_g/mu"""
 
     def resolve(self, constants: Constants) -> Self:
-        return self.fill(constants, eta_x=lambda c: 1 / (4 * c.L_phi), a=lambda c: 1 / c.L_gy, beta=_momentum)
+        return self.fill(constants, eta_x=lambda c: 1 / (4 * c.L_phi), a=lambda c: 1 / c.L_gy, beta=momentum)
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         y, delta = lower_agd(oracle, x0, y0, self.n0, self.a, self.beta), self.delta0
@@ -93,13 +93,13 @@ class PRAHGD(Restarted):
         D = max(1, math.ceil(root * math.log(4 * (1 + root**2))))
         start = 2 * c.C_f / c.mu + zeta / (2 * c.L_g)  # how far the previous v may be from H^-1 f_y
         N = max(1, math.ceil(root / 2 * math.log(4 * root * c.L_g * start / zeta)))
-        return cls(D=D, N=N, a=1 / c.L_gy, beta=_momentum(c), delta0=c.R if "R" in c else None, **outer)
+        return cls(D=D, N=N, a=1 / c.L_gy, beta=momentum(c), delta0=c.R if "R" in c else None, **outer)
 
     @classmethod
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
         """Six lower steps and three of cg for every eps, theta ~ eps^(1/4), B ~ eps^(1/2); `scale` is that of B."""
         c = constants
-        return cls(D=6, N=3, a=1 / c.L_gy, beta=_momentum(c), **cls.rate(c.L_phi, eps, scale))
+        return cls(D=6, N=3, a=1 / c.L_gy, beta=momentum(c), **cls.rate(c.L_phi, eps, scale))
 
 
 class RAHGD(PRAHGD):
@@ -108,8 +108,3 @@ class RAHGD(PRAHGD):
     name = "rahgd"
     claims = ()
     perturbed = False
-
-
-def _momentum(c: Constants) -> float:
-    root = math.sqrt(c.L_gy / c.mu)
-    return (root - 1) / (root + 1)

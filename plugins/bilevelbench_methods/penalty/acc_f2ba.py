@@ -19,13 +19,12 @@ from __future__ import annotations
 import math
 from typing import Self
 
-import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Claim, Constants, Oracle, PerLane, dot
-from bilevelbench_methods.penalty.f2ba import F2BA
-from bilevelbench_methods.penalty.pair import USES, pen_pair, penalty_gradient
+from bilevelbench_methods.penalty.pair import USES, lower_steps, pen_pair, penalty_gradient
+from bilevelbench_methods.penalty.pf2ba import second_order_penalty
 from bilevelbench_methods.restarted import Restarted, State
 
 
@@ -69,10 +68,7 @@ class AccF2BA(Restarted):
     def hypergradient(
         self, w: Tensor, s: State, delta: Tensor, oracle: Oracle
     ) -> tuple[Tensor, tuple[Tensor, Tensor], int | Tensor]:
-        K = self.K
-        if self.zeta is not None:
-            wanted = torch.log(4 * self.lam * oracle.constant("L_g") * delta.sqrt() / self.zeta)
-            K = torch.ceil(8 * oracle.constant("L_gy") / oracle.constant("mu") * wanted).clamp(min=K)
+        K = self.K if self.zeta is None else lower_steps(oracle, delta, self.lam, self.zeta, self.K)
         y, z = pen_pair(oracle, w, *s.lower, K, self.lam, self.a_y, self.a_z)
         return penalty_gradient(oracle, w, y, z, self.lam), (y, z), K
 
@@ -90,7 +86,7 @@ class AccF2BA(Restarted):
         """The theorem with its constants repaired. dx bounds the dimension of x: only its logarithm matters."""
         c = constants
         outer = cls.theory(c.L_star, c.rho_star, eps, dx, delta_fail)
-        lam = max(F2BA.from_theory(c, eps).lam, c.kappa**3.5 * math.sqrt(c.ell / eps))
+        lam = second_order_penalty(c, eps)
         delta0 = 3 * c.R + 2 * (c.C_f / (lam * c.mu)) ** 2 if "R" in c else None
         a = 1 / (2 * c.L_gy)
         return cls(lam=lam, K=math.ceil(8 * c.L_gy / c.mu), a_y=a, a_z=a, delta0=delta0, **outer)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from bilevelbench import Constants, InvalidInput, Oracle, Sample, keep
@@ -56,6 +57,13 @@ def penalty_gradient(
     s4, s5 = fresh_f(oracle, batch), fresh_g(oracle, batch)
     s6 = s5 if coupled else fresh_g(oracle, batch)
     return oracle.mean(oracle.grad_f_x(x, y, s4) + lam * (oracle.grad_g_x(x, y, s5) - oracle.grad_g_x(x, z, s6)))
+
+
+def lower_steps(oracle: Oracle, delta: Tensor, lam: Tensor, zeta: Tensor, K: Tensor) -> Tensor:
+    """K_t that make the penalty gradient exact to zeta where y and z are off by delta, the sum of squares; at least K."""
+    L_g, ratio = oracle.constant("L_g"), oracle.constant("L_gy") / oracle.constant("mu")
+    wanted = torch.ceil(8 * ratio * torch.log(4 * lam * L_g * delta.sqrt() / zeta))
+    return torch.maximum(wanted, K.to(wanted.dtype))
 
 
 def noise_of(constants: Constants) -> Literal["deterministic", "partial", "full"]:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, dot
 from bilevelbench_methods.penalty.f2ba import F2BA
-from bilevelbench_methods.penalty.pair import USES, pen_pair, penalty_gradient
+from bilevelbench_methods.penalty.pair import USES, lower_steps, pen_pair, penalty_gradient
 from bilevelbench_methods.perturb import Escape, Kicks, check_radius, kick
 
 
@@ -114,11 +114,7 @@ class PF2BA(Algorithm):
         return (dot(V, V) + 4 * dot(U, U)) / (mu * mu)
 
     def _lower_steps(self, delta: Tensor, oracle: Oracle) -> Tensor:
-        if self.zeta is None:
-            return self.K
-        L_g, ratio = oracle.constant("L_g"), oracle.constant("L_gy") / oracle.constant("mu")
-        wanted = torch.ceil(8 * ratio * torch.log(4 * self.lam * L_g * delta.sqrt() / self.zeta))
-        return torch.maximum(wanted, self.K.to(wanted.dtype))
+        return self.K if self.zeta is None else lower_steps(oracle, delta, self.lam, self.zeta, self.K)
 
     def _moved(self, delta: Tensor, move: Tensor, oracle: Oracle) -> Tensor:
         if self.zeta is None:
@@ -144,7 +140,7 @@ class PF2BA(Algorithm):
     def from_theory(cls, constants: Constants, eps: float, dx: int = 100, delta_fail: float = 0.1) -> Self:
         """The theorem with its constants repaired. dx bounds the dimension of x: only its logarithm matters."""
         c = constants
-        lam = max(F2BA.from_theory(c, eps).lam, c.kappa**3.5 * math.sqrt(c.ell / eps))
+        lam = second_order_penalty(c, eps)
         escape = Escape.from_theory(c.L_star, c.rho_star, eps, dx, delta_fail)
         a, K = 1 / (2 * c.L_gy), math.ceil(8 * c.L_gy / c.mu)
         return cls(
@@ -156,3 +152,8 @@ class PF2BA(Algorithm):
         """F2BA's powers of eps; r ~ eps, T_p ~ eps^-1/2."""
         f2ba = F2BA.from_rate(constants, eps, scale).given()
         return cls(eps=eps, r=0.1 * eps, T_p=math.ceil(4 / math.sqrt(2 * eps)), **f2ba)
+
+
+def second_order_penalty(c: Constants, eps: float) -> float:
+    """The theorems' lam for second-order stationarity: that of F2BA, and kappa^3.5 (ell/eps)^(1/2)."""
+    return max(F2BA.from_theory(c, eps).lam, c.kappa**3.5 * math.sqrt(c.ell / eps))
