@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from bilevelbench.errors import BilevelbenchError, InvalidInput, UnknownName
-from bilevelbench.executor import _cause, _start_worker
-from bilevelbench.registry import Registry, _is_file, _load, _wrong_class, make, registry
+from bilevelbench.executor import cause_of_death, start_worker
+from bilevelbench.registry import Registry, is_file, load_file, make, registry, wrong_class
 from bilevelbench.testing.report import Outcome
 from bilevelbench.trial import parse_spec
 
@@ -34,7 +34,7 @@ def check_plugin(name: str, seconds: float = 120.0, memory: float = 4.0) -> list
             raise InvalidInput(f"{option} {value:g}: a limit is a number above 0")
     spec = _one(name)
     file = spec.name.rpartition(":")[0] if ".py:" in spec.name else spec.name
-    if _is_file(spec.name) and not Path(file).is_file():
+    if is_file(spec.name) and not Path(file).is_file():
         raise InvalidInput(f"file {file!r} does not exist; check the path")
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -88,8 +88,8 @@ def _listen(receiver: Connection, process: Any, name: str, seconds: float, memor
         except EOFError:
             process.join()
             failure = (
-                f"expected a plugin that leaves its process alone; saw that it {_cause(process.exitcode)}; look at what "
-                f"{current!r} runs, and for memory: the limit is --memory {memory:g} GiB"
+                f"expected a plugin that leaves its process alone; saw that it {cause_of_death(process.exitcode)}; look at "
+                f"what {current!r} runs, and for memory: the limit is --memory {memory:g} GiB"
             )
             break
         if message == "ready":
@@ -115,7 +115,7 @@ def _work(name: str, memory: float, sender: Connection) -> None:
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     try:
-        _start_worker(memory)
+        start_worker(memory)
         from bilevelbench.testing.kit import checks_for, run_checks
 
         sender.send(("ready",))
@@ -132,7 +132,7 @@ def _work(name: str, memory: float, sender: Connection) -> None:
 def _plugins(plugins: Registry, name: str, sender: Connection) -> list[Any]:
     """The methods and problems that the name means, made with its parameters; a file that does not load is an outcome."""
     spec = _one(name)
-    if _is_file(spec.name):
+    if is_file(spec.name):
         try:
             classes = _in_file(spec.name)
         except UnknownName:
@@ -171,7 +171,7 @@ def _in_file(name: str) -> list[type]:
     from bilevelbench.problem import Problem
 
     file, _, wanted = name.rpartition(":") if ".py:" in name else (name, "", "")
-    module = _load(Path(file).resolve())
+    module = load_file(Path(file).resolve())
     classes = {
         cls.__name__: cls
         for cls in vars(module).values()
@@ -186,6 +186,6 @@ def _in_file(name: str) -> list[type]:
     if not chosen:
         raise InvalidInput(f"no Algorithm and no Problem class in {file}; define one, or check another file")
     for cls in chosen:
-        if wrong := _wrong_class(cls, Algorithm if issubclass(cls, Algorithm) else Problem):
+        if wrong := wrong_class(cls, Algorithm if issubclass(cls, Algorithm) else Problem):
             raise InvalidInput(f"{file}: {wrong}")
     return chosen

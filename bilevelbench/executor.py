@@ -124,7 +124,7 @@ def _pool(jobs: int, memory: float | None) -> Any:
     from pebble import ProcessPool
 
     context = multiprocessing.get_context("spawn")
-    return ProcessPool(max_workers=jobs, initializer=_start_worker, initargs=(memory,), context=context)
+    return ProcessPool(max_workers=jobs, initializer=start_worker, initargs=(memory,), context=context)
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def _deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker(memory: float | None) -> None:
+def start_worker(memory: float | None) -> None:
     import torch
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -240,14 +240,14 @@ def _lost(trial: Trial, error: BaseException) -> PackResult:
         return _row(
             trial, "timeout", f"hung: gave no answer long after {limit} were over; its worker process was killed"
         )
-    return _row(trial, "error", f"its worker process {_cause(getattr(error, 'exitcode', None))}")
+    return _row(trial, "error", f"its worker process {cause_of_death(getattr(error, 'exitcode', None))}")
 
 
 def _row(trial: Trial, status: str, message: str) -> PackResult:
     return PackResult(runs=[Lane(trial, trial.algorithm.params).run_row(status, message, steps=0)])
 
 
-def _cause(code: int | None) -> str:
+def cause_of_death(code: int | None) -> str:
     if code is None:
         return "died, nobody knows why"
     if code >= 0:

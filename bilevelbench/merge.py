@@ -25,7 +25,7 @@ class MergeReport:
 
 
 @dataclass(frozen=True)
-class _Source:
+class Source:
     folder: Path
     packs: list[Pack]
     results: Results
@@ -46,7 +46,7 @@ def merge(folders: Sequence[str | Path], into: str | Path, skip_corrupt: bool = 
     sources = [_read(path, skip_corrupt, skipped, must_hold=path != into) for path in (into, *paths)]
     for i, source in enumerate(sources):
         for earlier in sources[:i]:
-            _refuse_clash(earlier, source)
+            refuse_clash(earlier, source)
 
     store = Store(into)
     seen = set(sources[0].results.runs["trial_id"])
@@ -63,7 +63,7 @@ def merge(folders: Sequence[str | Path], into: str | Path, skip_corrupt: bool = 
     return MergeReport(packs, trials, duplicates, tuple(skipped))
 
 
-def _read(folder: Path, skip_corrupt: bool, skipped: list[str], must_hold: bool) -> _Source:
+def _read(folder: Path, skip_corrupt: bool, skipped: list[str], must_hold: bool) -> Source:
     packs, corrupt = read_packs(folder)
     if corrupt and not skip_corrupt:
         first = next(iter(corrupt.values()))
@@ -77,10 +77,10 @@ def _read(folder: Path, skip_corrupt: bool, skipped: list[str], must_hold: bool)
             f"{str(folder)!r} has no packs to merge; name a folder that `bilevelbench run -o` wrote "
             "(published tables alone carry no provenance)"
         )
-    return _Source(folder, packs, assemble(packs, []))
+    return Source(folder, packs, assemble(packs, []))
 
 
-def _refuse_clash(a: _Source, b: _Source) -> None:
+def refuse_clash(a: Source, b: Source) -> None:
     common = pd.Index(a.results.runs["trial_id"]).intersection(pd.Index(b.results.runs["trial_id"]))
     if common.empty:
         return

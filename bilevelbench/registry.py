@@ -129,7 +129,7 @@ class Registry:
     def _add(self, kind: str, item: Any, plugin: str, version: str, table: dict[str, Entry[Any]]) -> None:
         wrong = f"{item!r} is no suite file" if kind == "suite" and not isinstance(item, Path) else None
         if kind != "suite":
-            wrong = _wrong_class(item, Algorithm if kind == "algorithm" else Problem)
+            wrong = wrong_class(item, Algorithm if kind == "algorithm" else Problem)
         if wrong:
             self.failures.append(Failure(plugin, wrong))
             return
@@ -162,7 +162,7 @@ class Registry:
         return self.suites[name].value
 
     def _find(self, kind: Kind, name: str, table: dict[str, Entry[Any]], base: type) -> Entry[Any]:
-        if _is_file(name):
+        if is_file(name):
             return _from_file(kind, name, base)
         if name not in table:
             raise UnknownName(kind, name, table, self._hint())
@@ -173,7 +173,7 @@ class Registry:
         return f" ({'; '.join(map(str, self.failures))})" if self.failures else ""
 
 
-def _wrong_class(item: Any, base: type[Any]) -> str | None:
+def wrong_class(item: Any, base: type[Any]) -> str | None:
     if not (inspect.isclass(item) and issubclass(item, base)):
         return f"{item!r} is no subclass of {base.__name__}"
     cls: Any = item
@@ -207,7 +207,7 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _is_file(name: str) -> bool:
+def is_file(name: str) -> bool:
     return name.partition(".py:")[0].endswith(".py") or ".py:" in name
 
 
@@ -217,7 +217,7 @@ def _from_file(kind: Kind, name: str, base: type) -> Entry[Any]:
     path = Path(file).resolve()
     if not path.is_file():
         raise InvalidInput(f"{kind} file {file!r} does not exist; check the path")
-    module = _load(path)
+    module = load_file(path)
     classes = {
         c.__name__: c
         for c in vars(module).values()
@@ -232,7 +232,7 @@ def _from_file(kind: Kind, name: str, base: type) -> Entry[Any]:
     else:
         there = f"holds {', '.join(sorted(classes))}; name one as {file}:CLASS" if classes else "holds none"
         raise InvalidInput(f"{file} should hold one {base.__name__} class; it {there}")
-    wrong = _wrong_class(chosen, base)
+    wrong = wrong_class(chosen, base)
     if wrong:
         raise InvalidInput(f"{file}: {wrong}")
     return Entry(chosen, path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:12])
@@ -255,7 +255,7 @@ def _load_version(path: Path, digest: str) -> ModuleType:
     return module
 
 
-def _load(path: Path) -> ModuleType:
+def load_file(path: Path) -> ModuleType:
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -153,7 +153,7 @@ def test_nothing_to_do_starts_no_process(tmp_path, monkeypatch):
 
 
 def test_workers_that_cannot_start_are_a_sentence(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(executor, "_start_worker", os._exit)  # with `memory` for its exit code
+    monkeypatch.setattr(executor, "start_worker", os._exit)  # with `memory` for its exit code
     with pytest.raises(InvalidInput, match=r"die before they can take a trial; give more than --memory 9"):
         list(run_in_workers([(trial(file),)], Store(tmp_path), jobs=1, memory=9))
     assert Store(tmp_path).done() == set()
@@ -208,10 +208,10 @@ def test_objects_of_this_session_cannot_be_sent(file, tmp_path):
 
 
 def test_how_a_process_ended_in_words():
-    assert "exit code 3" in executor._cause(3)
-    assert "SIGSEGV" in executor._cause(-signal.SIGSEGV)
-    assert "signal 99" in executor._cause(-99)
-    assert "nobody knows why" in executor._cause(None)
+    assert "exit code 3" in executor.cause_of_death(3)
+    assert "SIGSEGV" in executor.cause_of_death(-signal.SIGSEGV)
+    assert "signal 99" in executor.cause_of_death(-99)
+    assert "nobody knows why" in executor.cause_of_death(None)
 
 
 def test_the_time_limit_of_a_pack(file):

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from bilevelbench.errors import StoreError
-from bilevelbench.merge import _refuse_clash, _Source
+from bilevelbench.merge import Source, refuse_clash
 from bilevelbench.report.tables import printable, titled
 from bilevelbench.results import CURVE, RUNS, Results, curve_frame, runs_frame
 from bilevelbench.store import load_results
@@ -83,10 +83,10 @@ def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
 
 def combine(found: Sequence[tuple[Path, Results]]) -> Results:
     """One pair of tables; a trial in two folders counts once, and with different numbers it is refused."""
-    sources = [_Source(path, [], _checked(path, results)) for path, results in found]
+    sources = [Source(path, [], _checked(path, results)) for path, results in found]
     for i, source in enumerate(sources):
         for earlier in sources[:i]:
-            _refuse_clash(earlier, source)
+            refuse_clash(earlier, source)
     filled = [source.results for source in sources if not source.results.runs.empty]
     problems = [sentence for source in sources for sentence in source.results.problems]
     if not filled:
@@ -150,7 +150,7 @@ def settings(results: Results, facts: Mapping[str, Any]) -> dict[str, str]:
         trial["id"]
         for record in results.records
         for trial in record.get("trials", [])
-        if trial.get("schedule", {}).get("eigenvalue")
+        if trial.get("schedule", {}).get("second_order")
     }
     runs = titled(results.runs).drop_duplicates("title")
     out: dict[str, str] = {}

@@ -25,6 +25,7 @@ from bilevelbench.report.statistics import board
 from bilevelbench.report.tables import printable
 from bilevelbench.results import Results, curve_frame, runs_frame
 from bilevelbench.store import Store
+from bilevelbench.trial import Schedule
 
 EMPTY = Results(runs_frame([]), curve_frame([]), [])
 
@@ -197,7 +198,7 @@ def test_a_trial_that_was_not_run_is_not_one_that_failed():
 def test_settings_come_from_facts_noise_and_eigenvalues():
     results = make_results({"a": (1, 0, 1.0)}, {"p": {}, "q": {"sigma_f": 1.0}, "r": {"sigma_g": 1}, "s": {}}, seeds=1)
     certified = results.runs.loc[results.runs["problem"] == "s", "trial_id"].iloc[0]
-    record = {"trials": [{"id": certified, "schedule": {"eigenvalue": True}}]}
+    record = {"trials": [{"id": certified, "schedule": Schedule(second_order=True).model_dump(mode="json")}]}
     found = settings(Results(results.runs, results.curve, [record]), {"problems": {"p": {"setting": "experiments"}}})
     assert list(found.values()) == ["experiments", "partial", "full", "second-order"]
     default = {"problems": {"p": {"parameters": [{"name": "sigma_g", "default": 0.1}]}}}
