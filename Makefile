@@ -4,7 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test install bench lint leaderboard clean
+# Results of others, as they sent them in.
+SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
+
+.PHONY: run test install bench lint leaderboard page clean
 
 run: install
 	$(BIN)/bilevelbench run --all
@@ -20,9 +23,13 @@ bench: $(VENV)/.test
 
 leaderboard: install
 	$(BIN)/bilevelbench run --suite leaderboard/suite.toml -o build/leaderboard/results
-	$(BIN)/bilevelbench rates --table 1 --quick -o build/leaderboard/rates1
+	for table in 1 2 3; do $(BIN)/bilevelbench rates --table $$table --quick -o build/leaderboard/rates$$table || exit 1; done
 	$(BIN)/bilevelbench leaderboard facts -o build/leaderboard/facts
-	$(BIN)/bilevelbench leaderboard build build/leaderboard/results build/leaderboard/rates1 build/leaderboard/facts -o build/site
+	$(BIN)/bilevelbench leaderboard build build/leaderboard/* $(SUBMITTED) -o build/site
+
+# The page of the published results, without running anything.
+page: install
+	$(BIN)/bilevelbench leaderboard build leaderboard/results/official/* $(SUBMITTED) -o build/site
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Protocol, Self, Union
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 from pydantic.fields import FieldInfo
 from torch import Tensor
 
@@ -19,6 +19,8 @@ from bilevelbench.lanes import PerLaneMarker
 from bilevelbench.oracle import Oracle
 
 Family = Literal["penalty", "implicit", "unrolled", "zeroth-order", "other"]
+#: What a parameter is to a method; `bilevelbench tune` has a grid for each, and parameters of one role move together.
+Role = Literal["upper_step", "lower_step", "penalty"]
 
 
 class State(Protocol):
@@ -46,6 +48,7 @@ class Algorithm(BaseModel):
     lanes: ClassVar[bool] = True
     claims: ClassVar[tuple[Claim, ...]] = ()
     reports: ClassVar[Literal["own", "last", "random"]] = "last"
+    tuned: ClassVar[Mapping[str, Role]] = {}  # the parameters that are tuned
     known_exceptions: ClassVar[Mapping[str, str]] = {}  # checks of the conformance kit that it fails, and why
 
     def resolve(self, constants: Constants) -> Self:
@@ -124,6 +127,22 @@ class Algorithm(BaseModel):
     def first_order(cls) -> bool:
         """A checked fact: the oracle refuses what is not declared."""
         return not cls.uses & {"hvp_g_yy", "jvp_g_xy"}
+
+
+class Distributed(Algorithm):
+    """A method that is run by agents, each of whom is asked for what it holds alone: `class DistF2BA(Distributed, F2BA)`.
+
+    Every agent makes the same steps on the same iterates; `oracle.mean` is what they exchange. So a query's answer has to
+    pass it before it may move what they share, and what a step asks for may not depend on an answer that has not.
+    """
+
+    lanes = False
+    claims = ()
+
+    agents: PositiveInt | None = None
+    """agents, a process each; default: as many as the problem has"""
+    timeout: PositiveFloat = 60.0
+    """seconds that the others may take to answer before the trial is given up"""
 
 
 def _is_per_lane(field: FieldInfo) -> bool:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bilevelbench.errors import BilevelbenchError, InvalidInput, UnknownName
+from bilevelbench.torchrun import start, under_torchrun
 
 if TYPE_CHECKING:
+    from bilevelbench.dask_executor import DaskExecutor
     from bilevelbench.registry import Registry
     from bilevelbench.suite import Suite
 
@@ -44,18 +46,15 @@ _RUN_EXAMPLES = (
 _INTERRUPTED = "interrupted; what was finished is stored, and the same command goes on from there"
 
 Json = Annotated[bool, typer.Option("--json", help="For a script.")]
+_NAMED = "NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; repeatable."
+Methods = Annotated[list[str] | None, typer.Option("--algorithm", "-a", help=_NAMED)]
+Problems = Annotated[list[str] | None, typer.Option("--problem", "-p", help=_NAMED)]
 
 
 @app.command(epilog=_RUN_EXAMPLES)
 def run(
-    algorithm: Annotated[
-        list[str] | None,
-        typer.Option("--algorithm", "-a", help="NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; repeatable."),
-    ] = None,
-    problem: Annotated[
-        list[str] | None,
-        typer.Option("--problem", "-p", help="NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; repeatable."),
-    ] = None,
+    algorithm: Methods = None,
+    problem: Problems = None,
     all_: Annotated[bool, typer.Option("--all", help="Every method on every embedded problem: suite `quick`.")] = False,
     suite: Annotated[str | None, typer.Option(help="A suite by name, or a TOML file.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N-1.")] = None,
@@ -71,25 +70,79 @@ def run(
     ] = None,
     memory: Annotated[float | None, typer.Option(help="Limit of a worker's memory, in GiB.")] = None,
     timed: Annotated[bool, typer.Option("--timed", help="One trial at a time, one worker: for time axes.")] = False,
+    executor: Annotated[str, typer.Option(help="local, or dask: on a Dask cluster.")] = "local",
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler; without it, a cluster on this machine.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what it holds is not run again.")] = Path(
         "results"
     ),
 ) -> None:
     """Run methods on problems and print the result table. The same command resumes where it was stopped."""
+    jobs = _jobs_under_torchrun(jobs, timed, executor)
     _check_workers(jobs, memory, timed)
+    dask = _dask(executor, scheduler, jobs, memory, timed)
     with _interruptible():
         from bilevelbench.progress import run_with_progress
         from bilevelbench.registry import registry
+        from bilevelbench.report.experiments import Experiment
 
         plugins = registry()
         _warn_failures(plugins)
-        plan = _suite(plugins, algorithm or [], problem or [], all_, suite)
-        plan = _override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
-        trials = plan.trials(plugins)
+        plans = [
+            _override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
+            for plan in _suites(plugins, algorithm or [], problem or [], all_, suite)
+        ]
+        parts = [plan.trials(plugins) for plan in plans]
+        trials = list({trial.id: trial for part in parts for trial in part}.values())
         if not trials:
             raise InvalidInput("this plan has no trials: no method meets any problem; name others with -a and -p")
+        experiments = [
+            Experiment.of(plan.figure, part, plan.description if plan.tuned else "")
+            for plan, part in zip(plans, parts, strict=True)
+            if plan.figure and part
+        ]
         command = "bilevelbench " + shlex.join(sys.argv[1:])
-        run_with_progress(trials, out, plugins, jobs=jobs, memory=memory, timed=timed, command=command)
+        run_with_progress(
+            trials, out, plugins, jobs=jobs, memory=memory, timed=timed, command=command, experiments=experiments,
+            executor=dask,
+        )  # fmt: skip
+
+
+@app.command(
+    epilog="Examples: `bilevelbench tune -a f2ba -a aid -p quadratic --budget 2000 --trials 36 -o tuning`\n\n"
+    "`bilevelbench tune -a 'f2ba[lam=10,100,eta_x=0.1,1]' -p quadratic --search halving --cost 20000`\n\n"
+    "`bilevelbench run --suite tuning/best.toml -o tuned`"
+)
+def tune(
+    algorithm: Methods = None,
+    problem: Problems = None,
+    suite: Annotated[str | None, typer.Option(help="A suite by name, or a TOML file; its table [tune] counts.")] = None,
+    by: Annotated[str | None, typer.Option(help="What chooses: phi, or a metric of the problem.")] = None,
+    search: Annotated[str | None, typer.Option(help="grid, halving, or tpe (extra `tune`).")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Settings to try, the same for each method.")] = None,
+    cost: Annotated[float | None, typer.Option(help="Calls that halving may spend on each method.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N-1; the best run on others.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Cost of a trial, in calls (samples if stochastic).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Outer steps of a trial.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float64 or float32.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=0, help="Worker processes; 0 is this one. Default: cores.")] = None,
+    as_json: Json = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the search and of best.toml.")] = Path("tuning"),
+) -> None:
+    """Find parameters with the same budget for every method, and write them as a suite. The same command resumes."""
+    with _interruptible():
+        from bilevelbench.registry import registry
+        from bilevelbench.tune.command import searched_by, tune_suite
+
+        plugins = registry()
+        _warn_failures(plugins)
+        plans = _suites(plugins, algorithm or [], problem or [], False, suite)
+        if len(plans) > 1:
+            raise InvalidInput(f"{suite} includes {len(plans)} suites; tune them one by one")
+        limits = {"seeds": seeds, "budget": budget, "steps": steps, "seconds": None, "target": None, "dtype": dtype}
+        plan = searched_by(_override(plans[0], **limits), by=by, search=search, trials=trials, cost=cost)
+        tune_suite(plan, out, plugins, jobs, as_json)
 
 
 @app.command("list", epilog="Example: `bilevelbench list algorithms --json`")
@@ -335,38 +388,64 @@ def _check_workers(jobs: int | None, memory: float | None, timed: bool) -> None:
         raise InvalidInput("--memory limits worker processes, and --jobs 0 has none; give --jobs 1 or more")
 
 
-def _suite(plugins: Registry, algorithms: list[str], problems: list[str], all_: bool, name: str | None) -> Suite:
-    """The plan that the options describe. `--all` and `--suite` may be narrowed by -a and -p."""
-    from bilevelbench.suite import AlgorithmEntry, ProblemEntry, Suite
-    from bilevelbench.trial import Budget, parse_spec
+def _jobs_under_torchrun(jobs: int | None, timed: bool, executor: str) -> int | None:
+    """torchrun's first process runs the trials itself, and the others are its agents."""
+    if not under_torchrun():
+        return jobs
+    if jobs or timed or executor != "local":
+        raise InvalidInput("torchrun's first process runs the trials itself; leave out --jobs, --timed and --executor")
+    return 0
+
+
+def _dask(
+    executor: str, scheduler: str | None, jobs: int | None, memory: float | None, timed: bool
+) -> DaskExecutor | None:
+    """Who runs the packs, if not local worker processes."""
+    if executor not in ("local", "dask"):
+        raise UnknownName("executor", executor, ("local", "dask"))
+    if executor == "local":
+        if scheduler is not None:
+            raise InvalidInput(f"--scheduler {scheduler} is of Dask; add --executor dask, or leave it out")
+        return None
+    if timed:
+        raise InvalidInput("--timed runs one trial at a time on this machine; leave out --executor dask")
+    if jobs is not None and scheduler is not None:
+        raise InvalidInput(f"--jobs {jobs}: the cluster at {scheduler} has workers of its own; leave out --jobs")
+    if jobs == 0:
+        raise InvalidInput("--jobs 0 runs in this process; give --jobs 1 or more Dask workers, or leave out --executor")
+    from bilevelbench.dask_executor import DaskExecutor
+    from bilevelbench.executor import default_jobs
+
+    return DaskExecutor(default_jobs() if jobs is None else jobs, scheduler, memory)
+
+
+def _suites(plugins: Registry, algorithms: list[str], problems: list[str], all_: bool, name: str | None) -> list[Suite]:
+    """The plans that the options describe. `--all` and `--suite` may be narrowed by -a and -p."""
+    from bilevelbench.suite import AlgorithmEntry, ProblemEntry, Suite, load_suites
+    from bilevelbench.trial import Budget, parse_lists
 
     if all_ and name:
         raise InvalidInput("--all is the suite `quick`; give --all or --suite, not both")
     if all_ or name:
         path = plugins.suite(name or "quick")
         try:
-            plan = Suite.load(path)
+            plans = load_suites(path, plugins)
         except UnicodeDecodeError:
             raise InvalidInput(f"suite {path} is no text in UTF-8; save it as such") from None
         except OSError as error:
             raise InvalidInput(f"suite {path} cannot be read: {error.strerror}") from None
     elif algorithms and problems:
-        plan = Suite(budget=Budget(cost=30_000))
+        plans = [Suite(budget=Budget(cost=30_000))]
     else:
         raise InvalidInput("say what to run: --all, or --suite NAME, or -a METHOD and -p PROBLEM")
     update: dict[str, Any] = {}
     if algorithms:
-        methods = [spec for text in algorithms for spec in parse_spec(text)]
-        update["algorithm"] = tuple(AlgorithmEntry(name=s.name, params=_single(s.params)) for s in methods)
+        methods = [parse_lists(text) for text in algorithms]
+        update["algorithm"] = tuple(AlgorithmEntry(name=name, params=lists) for name, lists in methods)
     if problems:
-        specs = [spec for text in problems for spec in parse_spec(text)]
-        update["problem"] = tuple(ProblemEntry(name=s.name, params=_single(s.params)) for s in specs)
-    return plan.model_copy(update=update)
-
-
-def _single(params: dict[str, Any]) -> dict[str, Any]:
-    """A suite's table reads a list as a grid."""
-    return {key: [value] for key, value in params.items()}
+        specs = [parse_lists(text) for text in problems]
+        update["problem"] = tuple(ProblemEntry(name=name, params=lists) for name, lists in specs)
+    return [plan.model_copy(update=update) for plan in plans]
 
 
 def _override(plan: Suite, **options: Any) -> Suite:
@@ -443,7 +522,7 @@ def _interruptible() -> Iterator[None]:
 def main() -> None:
     """Exit codes: 0 fine, 1 a check failed, 2 a mistake of the caller, 3 a bug, 130 interrupted."""
     try:
-        app()
+        start(app)
     except BilevelbenchError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

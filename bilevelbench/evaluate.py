@@ -27,6 +27,7 @@ from bilevelbench.curvature import smallest_eigenvalue
 from bilevelbench.errors import MissingConstant
 from bilevelbench.lanes import norm
 from bilevelbench.linear import conjugate_gradient
+from bilevelbench.noise import FiniteSum
 from bilevelbench.problem import Instance
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
@@ -57,21 +58,30 @@ class _Unmetered:
 
 
 class Evaluator:
-    """`certificate` says how its numbers come about: closed form, bound, or residual (no constants to bound it with)."""
+    """`certificate` says how its numbers come about: closed form, bound, or residual (no constants to bound it with).
 
-    def __init__(self, instance: Instance, second_order: bool = False) -> None:
+    Without `phi` a lower level that has no closed form is not solved: phi and its gradient are NaN, certificate "none".
+    So is |g_y| of a finite sum: a pass over all its rows may take longer than the trial.
+    """
+
+    def __init__(self, instance: Instance, second_order: bool = False, phi: bool = True) -> None:
         self.instance, self.second_order = instance, second_order
+        self.solves = phi or instance.reference is not None
+        self.sums = self.solves or not isinstance(instance.noise, FiniteSum)
         self.rho_phi: Tensor | float | None = None
         if second_order:
             with suppress(MissingConstant):  # then there is the eigenvalue, and nothing to hold it against
                 self.rho_phi = instance.constants.of_lanes("rho_phi", instance.x0.dtype)
-        self.certificate = "closed form" if instance.reference else _certificate(instance.constants)
+        if instance.reference is not None:
+            self.certificate = "closed form"
+        else:
+            self.certificate = _certificate(instance.constants) if phi else "none"
 
     @torch.no_grad()
     def __call__(self, x: Tensor, y: Tensor) -> Evaluation:
         with self.instance.uncounted():
-            g_y = norm(self.instance.grad_g_y(x, y))
-            phi, grad_phi, error = self._phi(x, y)
+            g_y = norm(self.instance.grad_g_y(x, y)) if self.sums else torch.full_like(x[..., :1], torch.nan)
+            phi, grad_phi, error = self._phi(x, y) if self.solves else _unknown(x)
             if not math.isinf(self.instance.x_limit):  # a small gradient out there says nothing
                 away = x.abs().amax(-1, keepdim=True) > self.instance.x_limit
                 phi, grad_phi = phi.masked_fill(away, torch.nan), grad_phi.masked_fill(away, torch.nan)
@@ -154,6 +164,11 @@ class Evaluator:
         delta = norm(self.instance.grad_g_y(x, y)) / c.mu
         in_y = (c.L_f + c.rho_g * norm(v)) * delta
         return in_y + c.L_g * (in_y + residual) / c.mu
+
+
+def _unknown(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    one = torch.full_like(x[..., :1], torch.nan)
+    return one, torch.full_like(x, torch.nan), one
 
 
 def _certificate(constants: Constants) -> str:

@@ -16,10 +16,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from bilevelbench.api import run_trials
-from bilevelbench.executor import Done, default_jobs
+from bilevelbench.executor import Done, Executor, default_jobs
 from bilevelbench.executor import Progress as Report
 from bilevelbench.pack import plan
 from bilevelbench.registry import Registry
+from bilevelbench.report.experiments import Experiment, outcome, record
 from bilevelbench.report.page import write_page
 from bilevelbench.report.tables import readable, summary
 from bilevelbench.results import Results
@@ -37,15 +38,19 @@ def run_with_progress(
     memory: float | None = None,
     timed: bool = False,
     command: str = "",
+    experiments: Sequence[Experiment] = (),
+    executor: Executor | None = None,
 ) -> Results:
-    """Run what is missing in `out`, then print the table and say where the page is."""
+    """Run what is missing in `out`, then print the table and the verdicts on `experiments`, and say where the page is."""
     store = Store(out)
     console = terminal()
+    for experiment in experiments:  # first, so that a run that was stopped is known to lack trials
+        record(experiment, out)
     wanted = {trial.id for trial in trials}
-    results = run_missing(console, store, trials, plugins, jobs, memory, timed)
+    results = run_missing(console, store, trials, plugins, jobs, memory, timed, executor)
     if not wanted <= set(results.runs["trial_id"]):
         # A table that is damaged inside is only found when it is read; it is known now, and its trials run again.
-        results = run_missing(console, store, trials, plugins, jobs, memory, timed)
+        results = run_missing(console, store, trials, plugins, jobs, memory, timed, executor)
     chosen = Results(
         results.runs[results.runs["trial_id"].isin(wanted)],
         results.curve[results.curve["trial_id"].isin(wanted)],
@@ -53,7 +58,12 @@ def run_with_progress(
         results.problems,
     )
     print_table(console, chosen)
-    page = write_page(chosen, out / "index.html", command)
+    outcomes = [outcome(experiment, chosen, out) for experiment in experiments]
+    for one in outcomes:
+        say(console, one.figure.title)
+        for verdict in one.verdicts:
+            say(console, f"  {verdict.claim}: {verdict.sentence}")
+    page = write_page(chosen, out / "index.html", command, experiments=outcomes)
     say(console, f"tables: {out / 'runs.parquet'}, {out / 'curve.parquet'}")
     say(console, f"page: {page.resolve()}")
     return chosen
@@ -78,6 +88,7 @@ def run_missing(
     jobs: int | None = None,
     memory: float | None = None,
     timed: bool = False,
+    executor: Executor | None = None,
 ) -> Results:
     """Run what the store does not hold, telling how it goes."""
     done = store.done()
@@ -89,11 +100,11 @@ def run_missing(
     told = _count(len(trials), "trial")
     if len(missing) < len(trials):
         told += f", {len(trials) - len(missing)} of them stored already"
-    where = _count(workers, "worker process", "es") if workers else "this process"
-    told += f"; {len(missing)} to run in {_count(packs, 'pack')}, in {where}" if missing else "; nothing to run"
+    where = executor or f"in {_count(workers, 'worker process', 'es') if workers else 'this process'}"
+    told += f"; {len(missing)} to run in {_count(packs, 'pack')}, {where}" if missing else "; nothing to run"
     say(console, f"{told} -> {store.folder}")
     with _reporter(console, len(missing)) as report:
-        return run_trials(trials, store, plugins, workers, report, memory, alone=timed)
+        return run_trials(trials, store, plugins, workers, report, memory, alone=timed, executor=executor)
 
 
 def _count(n: int, thing: str, plural: str = "s") -> str:

@@ -279,11 +279,13 @@ def make(entry: Entry[type[Any]], params: dict[str, Any]) -> Any:
 
 
 def faults(error: ValidationError) -> str:
-    """A pydantic error as a sentence: where, what was given, what was wanted."""
-    return "; ".join(
-        f"{'.'.join(map(str, e['loc'])) or 'settings'} = {e['input']!r}: {e['msg'][:1].lower()}{e['msg'][1:]}"
-        for e in error.errors()
-    )
+    """A pydantic error as a sentence: where, what was given (a whole table is not repeated), what was wanted."""
+    out = []
+    for e in error.errors():
+        where, said = ".".join(map(str, e["loc"])) or "settings", e["msg"].removeprefix("Value error, ")
+        given = "" if e["type"] == "value_error" and isinstance(e["input"], dict) else f" = {e['input']!r}"
+        out.append(f"{where}{given}: {said[:1].lower()}{said[1:]}")
+    return "; ".join(out)
 
 
 @cache

@@ -150,12 +150,7 @@ class Store:
         results = self.load()
         try:
             for file, table in zip(TABLES, (runs_table(results.runs), curve_table(results.curve)), strict=True):
-                temporary = self.folder / f".tmp-{secrets.token_hex(8)}-{file}"
-                try:
-                    _write(temporary, to_parquet(table))
-                    os.replace(temporary, self.folder / file)
-                finally:
-                    temporary.unlink(missing_ok=True)
+                _replace(self.folder / file, to_parquet(table))
             _sync_folder(self.folder)
         except OSError as error:
             raise StoreError(_cannot_write(self.folder, error)) from error
@@ -207,6 +202,16 @@ def load_results(folder: str | Path) -> Results:
         ) from error
     check_version(max(versions), str(folder / "runs.parquet"))
     return Results(*upgrade(runs.to_pandas(), curve.to_pandas(), max(versions)), records=[])
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file of a result folder at once: a reader finds the old one or the new one, whole."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, data)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(_cannot_write(path.parent, error)) from error
 
 
 def pack_id(trial_ids: Iterable[str]) -> str:
@@ -363,6 +368,15 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".tmp-{secrets.token_hex(8)}-{path.name}")
+    try:
+        _write(temporary, data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(path: Path) -> None:

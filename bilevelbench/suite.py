@@ -5,13 +5,17 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
+from bilevelbench.algorithm import Algorithm, Distributed
 from bilevelbench.errors import InvalidInput
+from bilevelbench.problem import Problem, Shared
 from bilevelbench.registry import Entry, Registry, faults, make
-from bilevelbench.trial import Budget, Schedule, Spec, Trial, expand
+from bilevelbench.report.experiments import Figure
+from bilevelbench.trial import Budget, Frozen, Schedule, Spec, Trial, expand
+from bilevelbench.tune.settings import Tune
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -19,27 +23,34 @@ M = TypeVar("M", bound=BaseModel)
 def read_suite(path: Path, model: type[M]) -> M:
     """A TOML file as this model, with errors in sentences."""
     try:
-        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"suite {path} is no valid TOML: {error}") from None
+        return model.model_validate(_toml(path))
     except ValidationError as error:
         raise InvalidInput(f"suite {path}: {faults(error)}") from None
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"suite {path} is no valid TOML: {error}") from None
 
 
-class AlgorithmEntry(_Table):
-    """A method and the values of its parameters to run; a list is a grid. `problems` restricts it to some."""
+class AlgorithmEntry(Frozen):
+    """A method and the values of its parameters to run; a list is a grid.
+
+    `problems` restricts it to some: a name, or `name[param=value]` for one with these parameters beside its data seed.
+    """
 
     name: str
     params: dict[str, Any] = {}
     label: str = ""
     problems: tuple[str, ...] | None = None
 
+    def runs_on(self, problem: Spec) -> bool:
+        return self.problems is None or not {problem.name, str(problem.variant)}.isdisjoint(self.problems)
 
-class ProblemEntry(_Table):
+
+class ProblemEntry(Frozen):
     """A problem; `budget` and `targets` override the suite's. Under `[[override]]` it settles only those of a problem."""
 
     name: str
@@ -48,10 +59,12 @@ class ProblemEntry(_Table):
     targets: tuple[PositiveFloat, ...] | None = None
 
 
-class Suite(_Table):
-    """`algorithm = "all"` is every registered method with its default parameters, `problem = "all"` every embedded problem.
+class Suite(Frozen):
+    """`algorithm = "all"` is every registered method with its default parameters, `problem = "all"` every embedded problem;
+    distributed methods meet only problems that agents share.
 
-    Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data.
+    Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` is how `bilevelbench tune` goes
+    about its methods; `tuned` marks a suite whose parameters were found so. `figure` is what a report makes of it.
     """
 
     title: str = ""
@@ -65,6 +78,9 @@ class Suite(_Table):
     targets: tuple[PositiveFloat, ...] = ()
     schedule: Schedule = Schedule()
     dtype: Literal["float64", "float32"] = "float64"
+    tune: Tune = Tune()
+    tuned: bool = False
+    figure: Figure | None = None
 
     @classmethod
     def load(cls, path: Path) -> Suite:
@@ -72,11 +88,10 @@ class Suite(_Table):
 
     def trials(self, registry: Registry) -> list[Trial]:
         """Every trial, validated one by one: a caller's mistake is found here, before anything runs."""
-        seeds = range(self.seeds) if isinstance(self.seeds, int) else self.seeds
         out: dict[str, Trial] = {}
-        for problem, entry in self._problems(registry):
-            for algorithm, label in self._algorithms(registry, entry.name):
-                for seed in seeds:
+        for problem, entry in self.problems(registry):
+            for algorithm, label in self._specs(registry, problem):
+                for seed in self.seed_list:
                     trial = make_trial(
                         registry,
                         algorithm,
@@ -87,11 +102,17 @@ class Suite(_Table):
                         schedule=self.schedule,
                         dtype=self.dtype,
                         label=label,
+                        tuned=self.tuned,
                     )
                     out.setdefault(trial.id, trial)
         return list(out.values())
 
-    def _problems(self, registry: Registry) -> Iterator[tuple[Spec, ProblemEntry]]:
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+    def problems(self, registry: Registry) -> Iterator[tuple[Spec, ProblemEntry]]:
+        """Every problem with every data seed, and the entry that it comes from."""
         entries: Sequence[ProblemEntry]
         if self.problem == "all":
             known = {entry.name: entry for entry in self.override}
@@ -107,15 +128,37 @@ class Suite(_Table):
             for spec in expand(entry.name, params):
                 yield spec, entry
 
-    def _algorithms(self, registry: Registry, problem: str) -> Iterator[tuple[Spec, str]]:
+    def algorithms(self, registry: Registry) -> tuple[AlgorithmEntry, ...]:
         if self.algorithm == "all":
-            for name in registry.algorithms:
-                yield Spec(name=name), name
-            return
-        for entry in self.algorithm:
-            if entry.problems is None or problem in entry.problems:
+            shared = _shared(registry)
+            return tuple(
+                AlgorithmEntry(name=name, problems=shared if issubclass(entry.value, Distributed) else None)
+                for name, entry in registry.algorithms.items()
+            )
+        return self.algorithm
+
+    def _specs(self, registry: Registry, problem: Spec) -> Iterator[tuple[Spec, str]]:
+        for entry in self.algorithms(registry):
+            if entry.runs_on(problem):
                 for spec in expand(entry.name, entry.params):
                     yield spec, entry.label or str(spec)
+
+
+class Collection(Frozen):
+    """Suites that run together into one folder, by name or as TOML files beside this one."""
+
+    title: str = ""
+    description: str = ""
+    include: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+def load_suites(path: Path, registry: Registry) -> list[Suite]:
+    """The suite in a file, or those that it includes."""
+    if "include" not in _toml(path):
+        return [Suite.load(path)]
+    names = read_suite(path, Collection).include
+    beside = [str(path.parent / name) if name.endswith(".toml") else name for name in names]
+    return [Suite.load(registry.suite(name)) for name in beside]
 
 
 def _named(spec: Spec, entry: Entry[Any]) -> Spec:
@@ -126,11 +169,30 @@ def _named(spec: Spec, entry: Entry[Any]) -> Spec:
     return Spec(name=entry.value.name, params=spec.params, file=f"{Path(file).resolve()}{colon}{cls}")
 
 
+def _shared(registry: Registry) -> tuple[str, ...]:
+    return tuple(name for name, entry in registry.problems.items() if issubclass(entry.value, Shared))
+
+
+def _check_agents(method: Algorithm, problem: Problem, registry: Registry) -> None:
+    """A distributed method needs a problem that is a mean over agents, and as many of them as it is told."""
+    if not isinstance(method, Distributed):
+        return
+    if not isinstance(problem, Shared):
+        known = ", ".join(_shared(registry)) or "none is installed"
+        raise InvalidInput(
+            f"{method.name} is run by agents, and {problem.name} is no mean over agents; choose one that is: {known}"
+        )
+    if method.agents not in (None, problem.agents):
+        raise InvalidInput(
+            f"{method.name} with agents = {method.agents} on {problem.name} with agents = {problem.agents}; leave it out of "
+            f"the method, or write {problem.name}[agents={method.agents}]"
+        )
+
+
 def make_trial(registry: Registry, algorithm: Spec, problem: Spec, **rest: Any) -> Trial:
     """A trial whose names and parameters were checked, with the plugins' versions in it."""
     a, p = registry.algorithm(algorithm.key), registry.problem(problem.key)
-    make(a, algorithm.params)
-    make(p, problem.params)
+    _check_agents(make(a, algorithm.params), make(p, problem.params), registry)
     algorithm, problem = _named(algorithm, a), _named(problem, p)
     try:
         return Trial(

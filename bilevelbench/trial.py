@@ -11,14 +11,25 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from bilevelbench.errors import InvalidInput
+from bilevelbench.errors import InvalidInput, suggestion
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """Settings as data; a field that is not known is an error with a suggestion."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        for name, value in given.items() if isinstance(given, dict) else ():
+            if name not in cls.model_fields:
+                near = suggestion(str(name), cls.model_fields)
+                raise ValueError(f"there is no field {name!r} ({name} = {value!r}){near}")
+        return given
 
-class Spec(_Frozen):
+
+class Spec(Frozen):
     """A plugin's class by name, and its parameters as written; `file` is where a loose one is loaded from."""
 
     name: str
@@ -30,12 +41,17 @@ class Spec(_Frozen):
         """What the registry is asked for."""
         return self.file or self.name
 
+    @property
+    def variant(self) -> Spec:
+        """Without its data seed: trials on several data sets are repetitions of one problem."""
+        return self.model_copy(update={"params": {k: v for k, v in self.params.items() if k != "data_seed"}})
+
     def __str__(self) -> str:
         inside = ",".join(f"{k}={_text(v)}" for k, v in self.params.items())
         return f"{self.name}[{inside}]" if inside else self.name
 
 
-class Budget(_Frozen):
+class Budget(Frozen):
     """Where a trial ends at the latest; `cost` is in samples, which on an exact problem are calls."""
 
     cost: PositiveFloat | None = None
@@ -49,19 +65,27 @@ class Budget(_Frozen):
         return self
 
 
-class Schedule(_Frozen):
+class Schedule(Frozen):
     """When a trial is looked at: where its cost passes `ratio ** j`, and at its end.
 
     `mean`: also keep the mean of |grad phi| over all points before the present one; targets are then held against that
     mean, which is the theorem's random iterate. `second_order`: also find the smallest eigenvalue of the Hessian of phi;
     targets are then held against the smallest eps with |grad phi| <= eps and eigenvalue >= -sqrt(rho_phi eps). `on`: hold
-    them against another column of the curve.
+    them against another column of the curve. `phi = false`: do not solve the lower level, where that takes longer than the
+    method itself; phi and grad_phi are then NaN, as is g_y of a finite sum, and the problem's own metrics are what is seen.
     """
 
     ratio: float = Field(default=1.1, gt=1)
     mean: bool = False
     second_order: bool = False
     on: str | None = None
+    phi: bool = True
+
+    @model_validator(mode="after")
+    def _solved(self) -> Self:
+        if not self.phi and (self.mean or self.second_order):
+            raise ValueError("schedule.mean and schedule.second_order need the hypergradient; leave schedule.phi true")
+        return self
 
     @property
     def target_column(self) -> str:
@@ -70,11 +94,12 @@ class Schedule(_Frozen):
         return "second_order_eps" if self.second_order else "mean_grad_phi" if self.mean else "grad_phi"
 
 
-class Trial(_Frozen):
+class Trial(Frozen):
     """One method with one set of parameters on one problem with one seed.
 
     `seed` drives noise, samples and the method's own draws; the data come from the problem's `data_seed`. The id hashes
     the trial as written together with the plugins' names and versions; nothing else decides whether a result is reused.
+    `tuned`: its parameters were found by `bilevelbench tune`, which is what the leaderboard goes by.
     """
 
     algorithm: Spec
@@ -89,11 +114,22 @@ class Trial(_Frozen):
     problem_plugin: str = ""
     problem_plugin_version: str = ""
     label: str = ""
+    tuned: bool = False
+
+    @model_validator(mode="after")
+    def _targets_are_seen(self) -> Self:
+        if self.targets and not self.schedule.phi and self.schedule.on is None:
+            raise ValueError(
+                "targets are held against |grad phi|, which schedule.phi = false leaves out; name a metric of the problem "
+                "in schedule.on, or leave out the targets"
+            )
+        return self
 
     @cached_property
     def id(self) -> str:
+        without: Any = {"label": True, "algorithm": {"file"}, "problem": {"file"}}
         text = json.dumps(
-            self.model_dump(mode="json", exclude={"label": True, "algorithm": {"file"}, "problem": {"file"}}),
+            self.model_dump(mode="json", exclude=without if self.tuned else {**without, "tuned": True}),
             sort_keys=True,
             separators=(",", ":"),
         )
@@ -101,12 +137,17 @@ class Trial(_Frozen):
 
 
 def parse_spec(text: str) -> list[Spec]:
-    """`f2ba[K=3,lam=10,100]` -> two specs. A token without `=` continues the list before it."""
+    """`f2ba[K=3,lam=10,100]` -> two specs."""
+    return expand(*parse_lists(text))
+
+
+def parse_lists(text: str) -> tuple[str, dict[str, Any]]:
+    """`f2ba[K=3,lam=10,100]` -> its name and the list of each parameter. A token without `=` continues the list before."""
     match = re.fullmatch(r"\s*([^\[\]]+?)\s*(?:\[(.*)\])?\s*", text, flags=re.DOTALL)
     if match is None:
         raise InvalidInput(f"cannot read {text!r}; write NAME or NAME[param=value,param=value1,value2]")
     name, inside = match[1], match[2]
-    lists: dict[str, list[Any]] = {}
+    lists: dict[str, Any] = {}
     key: str | None = None
     for token in (t.strip() for t in (inside or "").split(",")):
         if not token:
@@ -121,7 +162,7 @@ def parse_spec(text: str) -> list[Spec]:
         if not token:
             raise InvalidInput(f"{text!r}: parameter {key!r} has no value")
         lists[key].append(_value(token))
-    return [Spec(name=name, params=dict(zip(lists, row, strict=True))) for row in itertools.product(*lists.values())]
+    return name, lists
 
 
 def expand(name: str, params: dict[str, Any]) -> list[Spec]:

@@ -1,10 +1,11 @@
-"""What several test files share: trials from text, packs and single runs of them, exact comparison, small plugins."""
+"""What several test files share: trials from text, packs and single runs of them, exact comparison, small plugins, HTML."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bilevelbench import Algorithm, Instance, Oracle, Problem, Reference, dot
+from bilevelbench.network import Part
 from bilevelbench.pack import pack_algorithm, plan
 from bilevelbench.registry import Entry, Registry, registry
 from bilevelbench.results import Results, curve_frame, runs_frame
@@ -89,10 +91,12 @@ def assert_same(a: Results, b: Results) -> None:
         )
 
 
-def iterates(method: Algorithm, instance: Instance, steps: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(x, y) at the start and after each step, of one lane, without the runner."""
+def iterates(
+    method: Algorithm, instance: Instance, steps: int, part: Part | None = None
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(x, y) at the start and after each step, of one lane, without the runner; `part` is that of an agent."""
     method = method.resolve(instance.constants)
-    oracle = Oracle(instance, method.uses, seeds=[0])
+    oracle = Oracle(instance, method.uses, seeds=[0], part=part)
     packed_method = pack_algorithm([method], torch.float64)
     out = []
     with torch.no_grad():
@@ -154,3 +158,40 @@ class Shrink(Algorithm):
 
     def calls(self, step: int) -> dict[str, int]:
         return {"grad_g_x": self.calls_a_step}
+
+
+class Reader(HTMLParser):
+    """Tags, attributes, text and cells of a page; complains about tags that do not close."""
+
+    VOID = frozenset({"meta", "br", "img", "link", "hr", "input"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.text: list[str] = []
+        self.cells: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_startendtag(tag, attrs)
+        if tag in ("td", "th"):
+            self.cells.append("")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+        if "td" in self.open or "th" in self.open:
+            self.cells[-1] += data

@@ -220,6 +220,23 @@ def test_error_is_nan_without_constants():
     assert Evaluator(instance)(*points(instance)).error.isnan().all()
 
 
+def test_without_phi_the_lower_level_is_not_solved_and_the_rest_is_seen(monkeypatch):
+    instance = bent()
+    monkeypatch.setattr(Evaluator, "_solve_lower", lambda *_: pytest.fail("the lower level was solved"))
+    evaluator = Evaluator(instance, phi=False)
+    x, y = points(instance)
+    seen = evaluator(x, y)
+    assert evaluator.certificate == "none"
+    assert torch.cat([seen.phi, seen.grad_phi, seen.error]).isnan().all()
+    assert torch.equal(seen.g_y, norm(instance.grad_g_y(x, y)))
+
+
+def test_a_closed_form_is_free_and_used_also_without_phi():
+    instance = build("quadratic")
+    x, y = points(instance)
+    assert torch.equal(Evaluator(instance, phi=False)(x, y).phi, Evaluator(instance)(x, y).phi)
+
+
 # ---- lanes do not disturb each other
 
 

@@ -9,10 +9,10 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from helpers import Reader
 
 from bilevelbench.errors import StoreError
 from bilevelbench.progress import print_table
@@ -47,40 +47,6 @@ def results(*trials):
         runs.append(row | given)
         curve += [{"trial_id": f"t{n:03}", "step": s, "cost": c, "grad_phi": g} for s, (c, g) in enumerate(points)]
     return Results(runs_frame(runs), curve_frame(curve), [])
-
-
-class Reader(HTMLParser):
-    """Cells, tags and attributes; complains about tags that do not close."""
-
-    VOID = {"meta", "br", "img", "link", "hr", "input"}
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.attributes, self.text, self.cells = [], [], [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag in ("td", "th"):
-            self.cells.append("")
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag):
-        assert self.open
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-        if self.open and self.open[-1] in ("td", "th"):
-            self.cells[-1] += data
 
 
 def page(tmp_path, data, command=""):

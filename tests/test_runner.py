@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 from helpers import Bowl, Point, Shrink, alone, assert_same, of, packed, plugins, trial
+from pydantic import ValidationError
 from scipy.stats import chisquare
 from torch import Tensor
 
 import bilevelbench
 from bilevelbench import Algorithm, Instance, Oracle, PerLane, Problem, Reference, dot, runner
+from bilevelbench.errors import InvalidInput
 from bilevelbench.pack import plan
 from bilevelbench.results import Results
 from bilevelbench.trial import Schedule, Trial
@@ -582,6 +584,13 @@ def test_curve_is_the_exact_one():
     curve = run(one("shrink[rate=0.25]", steps=6)).curve
     np.testing.assert_allclose(curve.grad_phi, 2.0 / 2.0**curve.step, rtol=1e-15)
     np.testing.assert_allclose(curve.phi, 2.0 / 4.0**curve.step, rtol=1e-15)
+
+
+def test_targets_on_what_is_not_looked_at_are_refused():
+    with pytest.raises(InvalidInput, match=r"schedule\.phi = false leaves out; name a metric"):
+        trial("f2ba", "logcosh", steps=2, targets=(0.1,), schedule=Schedule(phi=False))
+    with pytest.raises(ValidationError, match=r"leave schedule\.phi true"):
+        Schedule(phi=False, mean=True)
 
 
 def test_mean_column_is_the_mean_over_the_points_before():

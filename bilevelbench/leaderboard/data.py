@@ -1,7 +1,9 @@
 """What the site shows, from result folders: trials, measured rates, and what plugins say of themselves.
 
 A folder may hold results (packs or published tables), `rates.json` (measured exponents; its trials are those of the
-measurement and stay off the boards) and `facts.json` (equations, claims and constants, as the plugins declare them).
+measurement and stay off the boards), `tuning.json` (trials of a search stay off too), experiments
+(whose trials, with settings of their own, stay off the board out of the box) and `facts.json` (equations, claims and
+constants, as the plugins declare them).
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ import pandas as pd
 
 from bilevelbench.errors import StoreError
 from bilevelbench.merge import Source, refuse_clash
+from bilevelbench.report.experiments import Outcome, find_outcomes
+from bilevelbench.report.rates import RateTable, in_order, read_rates
 from bilevelbench.report.tables import printable, titled
+from bilevelbench.report.tuning import only, tuned_trials
 from bilevelbench.results import CURVE, RUNS, Results, curve_frame, runs_frame
 from bilevelbench.store import load_results
 
@@ -30,17 +35,6 @@ SETTINGS = {
 }
 FAMILIES = ("penalty", "implicit", "unrolled", "zeroth-order")
 
-#: What a row of an older rates.json may lack.
-_RATE_DEFAULTS: dict[str, Any] = {
-    "over": "eps", "success": None, "note": "", "own_notion": "", "necessity": "", "footnote": "", "extra": "",
-    "local_slopes": [], "unreached": [], "points": [], "log_free": None, "log_free_of": "steps", "predicted": None,
-}  # fmt: skip
-_RATE_REQUIRED = (
-    "table", "method", "label", "setting", "oracle", "claimed", "tilde", "target", "measured", "low", "high",
-    "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min", "seeds", "verdict",
-)  # fmt: skip
-
-
 _METHOD_FACTS: dict[str, Any] = {
     "family": "", "oracle": "", "text": "", "parameters": [], "claims": [], "step_calls": "",
 }  # fmt: skip
@@ -53,32 +47,40 @@ _CLAIM: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """Results by mode, rate tables, facts, and a sentence for whatever could not be used."""
+    """Results by mode, rate tables, facts, experiments, and a sentence for whatever could not be used."""
 
     results: dict[str, Results]
-    rates: list[dict[str, Any]] = field(default_factory=list)
+    rates: list[RateTable] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    experiments: list[Outcome] = field(default_factory=list)
 
 
 def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
-    """The results of `folders` as they come out of the box, those of `tuned` as tuned."""
+    """The results of `folders`, as tuned where their trials say so and else out of the box; those of `tuned` as tuned."""
     facts: dict[str, Any] = {}
-    rates: list[dict[str, Any]] = []
-    results: dict[str, Results] = {}
+    rates: list[RateTable] = []
+    found: dict[str, list[tuple[Path, Results]]] = {mode: [] for mode in MODES}
+    experiments: list[Outcome] = []
+    notes: list[str] = []
     for mode, paths in (("default", folders), ("tuned", tuned)):
-        found = []
         for path in dict.fromkeys(paths):
             if (path / "facts.json").is_file():
                 facts = _merged(facts, read_facts(path / "facts.json"))
             if (path / "rates.json").is_file():
                 rates.append(read_rates(path / "rates.json"))
             elif not (path / "facts.json").is_file() or _holds_results(path):
-                found.append((path, load_results(path)))
-        results[mode] = combine(found)
-    notes = [sentence for one in results.values() for sentence in one.problems]
-    rates.sort(key=lambda doc: (doc["rows"][0]["table"] if doc["rows"] else 0, doc["title"]))
-    return Material(results, rates, facts, notes)
+                stored = load_results(path)
+                outcomes, unusable = find_outcomes(path, stored)
+                experiments += outcomes
+                notes += [*stored.problems, *unusable]
+                board = _without(stored, outcomes) if mode == "default" else stored
+                chosen = board.runs["trial_id"].isin(tuned_trials(board)) | (mode == "tuned")
+                found["tuned"].append((path, only(board, chosen)))
+                if not (path / "tuning.json").is_file():
+                    found["default"].append((path, only(board, ~chosen)))
+    results = {mode: combine(parts) for mode, parts in found.items()}
+    return Material(results, in_order(rates), facts, notes, experiments)
 
 
 def combine(found: Sequence[tuple[Path, Results]]) -> Results:
@@ -125,19 +127,6 @@ def method_facts(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def problem_facts(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**_PROBLEM_FACTS, **facts.get("problems", {}).get(name, {})}
-
-
-def read_rates(path: Path) -> dict[str, Any]:
-    """`{"title": ..., "rows": [...]}` as `bilevelbench rates` writes it."""
-    document = _json(path)
-    rows = document.get("rows", [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise StoreError(f"{str(path)!r}: 'rows' is no list of rows; run `bilevelbench rates` again")
-    for row in rows:
-        missing = [name for name in _RATE_REQUIRED if name not in row]
-        if missing:
-            raise StoreError(f"{str(path)!r}: a row has no {missing[0]!r}; run `bilevelbench rates` again")
-    return {"title": printable(document.get("title", "rates")), "rows": [{**_RATE_DEFAULTS, **row} for row in rows]}
 
 
 def settings(results: Results, facts: Mapping[str, Any]) -> dict[str, str]:
@@ -205,6 +194,12 @@ def parameters(text: str) -> str:
     if not params:
         return text if text not in ("", "{}") else "default"
     return ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
+
+
+def _without(results: Results, outcomes: Sequence[Outcome]) -> Results:
+    ids = [planned.id for one in outcomes for planned in one.experiment.trials]
+    runs, curve = (table[~table["trial_id"].isin(ids)] for table in (results.runs, results.curve))
+    return Results(runs, curve, results.records, results.problems)
 
 
 def _checked(path: Path, results: Results) -> Results:

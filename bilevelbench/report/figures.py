@@ -103,7 +103,7 @@ def convergence_figure(results: Results, title: str, x: str = "cost", weight: fl
         figure, axes = _canvas(len(methods))
         lines = []
         for method in methods:
-            at, low, middle, high = _band(curve[curve["method"] == method])
+            at, low, middle, high = band(curve[curve["method"] == method])
             every = max(1, len(at) // 8)
             (line,) = axes.plot(at, middle, linewidth=1.5, markersize=4, markevery=every, **style[method])
             axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -164,6 +164,11 @@ def svg(figure: Figure, prefix: str = "") -> str:
     return re.sub(r"<[^<>]+>", mend, text[text.index("<svg") :])
 
 
+def svg_file(figure: Figure) -> str:
+    """For a file of its own: on white."""
+    return _svg(figure, facecolor="white")
+
+
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write `stem`.svg and `stem`.png."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
@@ -172,7 +177,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
         figure.savefig(picture, format="png", dpi=160, facecolor="white")
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
-        paths[0].write_text(_svg(figure, facecolor="white"), encoding="utf-8")
+        paths[0].write_text(svg_file(figure), encoding="utf-8")
         paths[1].write_bytes(picture.getvalue())
     except OSError as error:
         raise StoreError(f"cannot write the figure {stem}: {error.strerror}; choose another folder with -o") from None
@@ -245,15 +250,15 @@ def _svg(figure: Figure, **options: Any) -> str:
     return text.getvalue()
 
 
-def _band(curve: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Curves of several trials on common places `_x`: the last value seen at or before each.
+def band(curve: pd.DataFrame, y: str = "grad_phi") -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Curves of several trials on common places `_x`: the last value seen at or before each; low, median, high.
 
     A trial that ended well, say at its target, keeps its last value; one that failed has none after its end.
     """
     places = np.unique(curve["_x"].to_numpy(dtype=float))
     rows = []
     for _, one in curve.sort_values("_x", kind="stable").groupby("trial_id"):
-        at, values = one["_x"].to_numpy(dtype=float), one["grad_phi"].to_numpy()
+        at, values = one["_x"].to_numpy(dtype=float), one[y].to_numpy()
         place = np.searchsorted(at, places, side="right") - 1
         last = at[-1] if one["status"].iloc[0] in FAILED else np.inf
         seen = np.where((place >= 0) & (places <= last), values[np.clip(place, 0, None)], np.nan)

@@ -12,7 +12,9 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from bilevelbench.errors import StoreError
+from bilevelbench.report.experiments import Outcome
 from bilevelbench.report.figures import convergence, families, profile_figure, svg
+from bilevelbench.report.panels import CAPTION, experiment_figure
 from bilevelbench.report.rates import RateTable, claim_figure, notes, rate_figure
 from bilevelbench.report.rates import readable as readable_rates
 from bilevelbench.report.statistics import costs, ranking
@@ -20,6 +22,7 @@ from bilevelbench.report.tables import (
     ACCURACIES,
     FAILED,
     WORDS,
+    exact_cell,
     printable,
     readable,
     readable_board,
@@ -27,23 +30,29 @@ from bilevelbench.report.tables import (
     summary,
     titled,
 )
+from bilevelbench.report.tuning import Tuning, remarks, sensitivity_figure
+from bilevelbench.report.tuning import readable as readable_tuning
 from bilevelbench.results import STATUSES, Results
 
 #: So many rows of failures are on the page; the rest is counted.
 _FAILURES = 200
-#: Behind which column of the summary a cell of the readable table stands, for its exact value.
-_EXACT = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP": "second_order"}
 
 
 def write_page(
-    results: Results, path: Path, command: str = "", rates: Sequence[RateTable] = (), weight: float = 1.0
+    results: Results,
+    path: Path,
+    command: str = "",
+    rates: Sequence[RateTable] = (),
+    weight: float = 1.0,
+    experiments: Sequence[Outcome] = (),
+    tuning: Tuning | None = None,
 ) -> Path:
     """Tables and figures of these results; everything that a plugin or a result says is escaped."""
     environment = Environment(loader=PackageLoader("bilevelbench.report"), autoescape=True, trim_blocks=True)
     require(results)
     titles: list[str] = []
     table = pd.DataFrame({"method": []})
-    if not (rates and results.runs.empty):
+    if not ((rates or tuning) and results.runs.empty):
         table = summary(results)
         titles = list(dict.fromkeys(table["problem"]))
     failures = _failures(results)
@@ -51,6 +60,9 @@ def write_page(
         trials=len(results.runs),
         methods=table["method"].nunique(),
         board=_board(results, weight) if table["method"].nunique() > 1 else None,
+        experiments=[_experiment(one, n) for n, one in enumerate(experiments)],
+        caption=CAPTION,
+        tuning=_tuning(tuning) if tuning is not None else None,
         rates=[_rates(one, n, results) for n, one in enumerate(rates)],
         problems=[_section(results, table, title, n) for n, title in enumerate(titles)],
         words=WORDS,
@@ -80,6 +92,31 @@ def _board(results: Results, weight: float) -> dict[str, Any]:
     }
 
 
+def _experiment(one: Outcome, n: int) -> dict[str, Any]:
+    return {
+        "title": printable(one.figure.title),
+        "claim": printable(one.figure.claim),
+        "verdicts": one.verdicts,
+        "tuning": one.tuning,
+        "figure": Markup(svg(experiment_figure(one), f"e{n}-")),
+    }
+
+
+def _tuning(tuning: Tuning) -> dict[str, Any]:
+    people = readable_tuning(tuning)
+    drawn = [(problem, sensitivity_figure(tuning, problem)) for problem in tuning.problems]
+    return {
+        "columns": list(people.columns),
+        "rows": people.to_numpy().tolist(),
+        "notes": remarks(tuning),
+        "figures": [
+            (printable(problem), Markup(svg(figure, f"t{n}-")))
+            for n, (problem, figure) in enumerate(drawn)
+            if figure is not None
+        ],
+    }
+
+
 def _rates(table: RateTable, n: int, results: Results) -> dict[str, Any]:
     people, known = readable_rates(table.rows), families(results)
     return {
@@ -96,7 +133,7 @@ def _section(results: Results, table: pd.DataFrame, title: str, n: int) -> dict[
     exact = table[table["problem"] == title]
     people = readable(exact, spread=True).drop(columns="problem")
     cells = [
-        [(column, value, _hover(exact.iloc[i], column)) for column, value in zip(people.columns, row, strict=True)]
+        [(column, value, exact_cell(exact.iloc[i], column)) for column, value in zip(people.columns, row, strict=True)]
         for i, row in enumerate(people.itertuples(index=False))
     ]
     svg = convergence(results, title, prefix=f"f{n}-")
@@ -107,11 +144,6 @@ def _section(results: Results, table: pd.DataFrame, title: str, n: int) -> dict[
         "rows": cells,
         "figure": Markup(svg),  # our own SVG: its texts are escaped by matplotlib
     }
-
-
-def _hover(row: pd.Series[Any], column: str) -> str:
-    name = _EXACT.get(column, column.replace("cost to ", "cost_to_"))
-    return f"{row[name]:.10g}" if name in row and name.startswith(("cost_to_", *_EXACT.values())) else ""
 
 
 def _failures(results: Results) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from bilevelbench.errors import StoreError
 from bilevelbench.report import figures
 from bilevelbench.report.tables import number, pipe_table, printable
 
@@ -23,14 +24,15 @@ COLUMNS = ("oracle", "method", "claimed", "calls", "steps", "expected", "range",
 
 #: What every row of a rates.json has; the rest may come and go with versions.
 _REQUIRED = (
-    *("table", "method", "label", "setting", "oracle", "over", "claimed", "tilde", "extra", "target", "verdict"),
-    *("measured", "low", "high", "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min", "points"),
+    *("table", "method", "label", "setting", "oracle", "claimed", "tilde", "target", "verdict"),
+    *("measured", "low", "high", "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min"),
 )
 _OPTIONAL: Row = {
+    "over": "eps",
+    "log_free_of": "steps",
     **dict.fromkeys(("predicted", "log_free", "second_half", "success")),
-    **dict.fromkeys(("footnote", "log_free_of", "necessity", "own_notion", "note", "rule"), ""),
-    "local_slopes": [],
-    "unreached": [],
+    **dict.fromkeys(("extra", "footnote", "necessity", "own_notion", "note", "rule"), ""),
+    **{name: [] for name in ("local_slopes", "unreached", "points")},
     "seeds": 0,
 }
 
@@ -44,22 +46,34 @@ class RateTable:
     path: Path
 
 
+def read_rates(path: Path) -> RateTable:
+    """`{"title": ..., "rows": [...]}` as `bilevelbench rates` writes it."""
+    again = "measure again: bilevelbench rates"
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        title, rows = printable(said["title"]), [_OPTIONAL | dict(row) for row in said["rows"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path} is no file of measured rates ({error!r}); {again}") from None
+    missing = [name for row in rows for name in _REQUIRED if name not in row]
+    if missing:
+        raise StoreError(f"{path} has a row without {missing[0]!r}; {again}")
+    return RateTable(title, rows, path)
+
+
+def in_order(tables: Iterable[RateTable]) -> list[RateTable]:
+    """Table 1 first, exponents of eps before those of kappa."""
+    return sorted(tables, key=lambda t: ([(r["table"], r["over"] == "kappa") for r in t.rows[:1]], t.title))
+
+
 def find_rates(folder: Path) -> tuple[list[RateTable], list[str]]:
-    """Every rates.json in and under a folder, Table 1 first, and a sentence for each that cannot be used."""
+    """Every rates.json in and under a folder, in order, and a sentence for each that cannot be used."""
     tables, problems = [], []
     for path in sorted(folder.rglob("rates.json")):
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
-            title, rows = str(said["title"]), [_OPTIONAL | dict(row) for row in said["rows"]]
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            problems.append(f"{path} is no file of measured rates ({error!r}); measure again: bilevelbench rates")
-            continue
-        missing = [name for row in rows for name in _REQUIRED if name not in row]
-        if missing:
-            problems.append(f"{path} has a row without {missing[0]!r}; measure again: bilevelbench rates")
-        else:
-            tables.append(RateTable(title, rows, path))
-    return sorted(tables, key=lambda t: ([(r["table"], r["over"] == "kappa") for r in t.rows[:1]], t.title)), problems
+            tables.append(read_rates(path))
+        except StoreError as error:
+            problems.append(str(error))
+    return in_order(tables), problems
 
 
 def claimed(row: Row) -> str:

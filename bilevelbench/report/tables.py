@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,9 @@ from bilevelbench.results import CURVE, RUNS, Results
 
 #: |grad phi| at which the cost is read off a curve.
 ACCURACIES = (1e-1, 1e-2, 1e-3)
+
+#: The column of the summary behind one of the readable table.
+_BEHIND = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP": "second_order"}
 
 FAILED = ("diverged", "error", "invalid", "timeout")
 
@@ -184,6 +188,13 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
     )
 
 
+def exact_cell(row: pd.Series[Any], column: str) -> str:
+    """The ten digits behind a cell of the readable table; nothing where there are none. `row` is the summary's."""
+    name = _BEHIND.get(column, column.replace("cost to ", "cost_to_"))
+    shown = name in row and name.startswith(("cost_to_", *_BEHIND.values())) and math.isfinite(row[name])
+    return f"{row[name]:.10g}" if shown else ""
+
+
 def readable_board(board: pd.DataFrame) -> pd.DataFrame:
     """A ranking for people; methods with one number in the last column cannot be told apart."""
     intervals = zip(board["low"], board["high"], strict=True)
@@ -205,7 +216,7 @@ def bound(value: float) -> str:
 
 
 #: Columns of words, which start at the left.
-WORDS = ("problem", "method", "ended", "oracle", "claimed", "verdict", "range")
+WORDS = ("problem", "method", "ended", "oracle", "claimed", "verdict", "range", "figure", "claim", "by")
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -214,13 +225,14 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def pipe_table(frame: pd.DataFrame) -> str:
-    """A GitHub table; what would end a cell or start a tag is escaped."""
-
-    def cell(value: object) -> str:
-        text = printable(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        return text.replace("\\", "\\\\").replace("|", "\\|")
-
+    """A GitHub table."""
     rule = "".join(" --- |" if column in WORDS else " ---: |" for column in frame.columns)
-    lines = ["| " + " | ".join(map(cell, frame.columns)) + " |", "|" + rule]
-    lines += ["| " + " | ".join(cell(v) for v in row) + " |" for row in frame.itertuples(index=False)]
+    lines = ["| " + " | ".join(map(markdown_text, frame.columns)) + " |", "|" + rule]
+    lines += ["| " + " | ".join(markdown_text(v) for v in row) + " |" for row in frame.itertuples(index=False)]
     return "\n".join(lines) + "\n"
+
+
+def markdown_text(value: object) -> str:
+    """Text for Markdown: what would end a cell or start a tag is escaped."""
+    text = printable(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("\\", "\\\\").replace("|", "\\|")

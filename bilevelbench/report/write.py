@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report import figures, latex, rates
+from bilevelbench.report import experiments, figures, latex, rates, tuning
 from bilevelbench.report.page import write_page
+from bilevelbench.report.panels import experiment_figure
 from bilevelbench.report.statistics import costs, expected_running_time, ranking, sensitivity
 from bilevelbench.report.tables import ACCURACIES, markdown, pipe_table, readable, readable_board, summary
 from bilevelbench.results import Results, curve_frame, runs_frame
@@ -30,6 +31,8 @@ class Report:
     rates: list[rates.RateTable]
     problems: list[str]
     weight: float = 1.0
+    experiments: list[experiments.Outcome] = field(default_factory=list)
+    tuning: tuning.Tuning | None = None
 
     def ranking(self) -> pd.DataFrame | None:
         """None where there is nothing to compare."""
@@ -38,11 +41,16 @@ class Report:
         table = ranking(self.results, ACCURACIES, self.weight)
         return table if len(table) > 1 else None
 
-    def markdown(self) -> str:
-        parts = [] if self.results.runs.empty else [markdown(summary(self.results))]
+    def markdown(self, pictures: bool = False) -> str:
+        """With `pictures`, links to the figures of experiments as `figures` writes them."""
+        parts = [] if self.tuning is None else [tuning.markdown(self.tuning)]
+        parts += [] if self.results.runs.empty else [markdown(summary(self.results))]
         board = self.ranking()
         if board is not None:
             parts.append(f"### {RANKING}\n\n{pipe_table(readable_board(board))}")
+        for outcome in self.experiments:
+            picture = f"figures/experiment-{outcome.figure.name}.svg" if pictures else ""
+            parts.append(experiments.markdown(outcome, picture))
         parts += [rates.markdown(t.title, t.rows) for t in self.rates]
         return "\n".join(parts)
 
@@ -57,6 +65,10 @@ class Report:
         board = self.ranking()
         if board is not None:
             out["ranking.csv"] = board
+        if self.tuning is not None:
+            out["tuning.csv"] = tuning.table(self.tuning)
+        if self.experiments:
+            out["experiments.csv"] = experiments.frame(self.experiments)
         if self.rates:
             out["rates.csv"] = pd.concat([rates.frame(t.rows) for t in self.rates], ignore_index=True)
         return {name: table.to_csv(index=False) for name, table in out.items()}
@@ -75,6 +87,12 @@ class Report:
         board = self.ranking()
         if board is not None:
             out["ranking.tex"] = latex.table(readable_board(board), RANKING)
+        if self.tuning is not None:
+            out["tuning.tex"] = latex.table(tuning.readable(self.tuning), "Tuning", tuning.remarks(self.tuning))
+        for outcome in self.experiments:
+            claims = experiments.frame([outcome]).drop(columns=["figure", "by"])
+            said = [f"{v.claim}: {v.sentence}" for v in outcome.verdicts]
+            out[f"experiment-{outcome.figure.name}.tex"] = latex.table(claims, outcome.figure.title, said)
         for n, one in enumerate(self.rates, 1):
             out[f"rates-{n}.tex"] = latex.table(rates.readable(one.rows), one.title, rates.notes(one.rows))
         return out
@@ -99,6 +117,11 @@ class Report:
                     add(f"tuning-{n}-{name}", figures.sensitivity_figure(self.results, title, algorithm))
             add("profile", figures.profile_figure(table, self.weight, known))
             add("ecdf", figures.ecdf_figure(table, self.weight, known))
+        if self.tuning is not None:
+            for n, problem in enumerate(self.tuning.problems, 1):
+                add(f"sensitivity-{n}", tuning.sensitivity_figure(self.tuning, problem))
+        for outcome in self.experiments:
+            add(f"experiment-{outcome.figure.name}", experiment_figure(outcome))
         for n, one in enumerate(self.rates, 1):
             add(f"rates-{n}", rates.rate_figure(one.title, one.rows))
             add(f"claims-{n}", rates.claim_figure(one.title, one.rows))
@@ -106,7 +129,7 @@ class Report:
 
 
 def read_report(folder: Path, weight: float = 1.0) -> Report:
-    """The results and measured rates in a folder; rates alone are enough."""
+    """The results, measured rates and tuning in a folder; one of them is enough."""
     tables, problems = rates.find_rates(folder)
     try:
         results = load_results(folder)
@@ -114,16 +137,20 @@ def read_report(folder: Path, weight: float = 1.0) -> Report:
         if not tables:
             raise
         results = Results(runs_frame([]), curve_frame([]), [])
-    if results.runs.empty and not tables:
+    found = tuning.read_tuning(folder)
+    if found is not None:  # the trials of a search are no results to be compared
+        results = tuning.only(results, results.runs["trial_id"].isin(tuning.tuned_trials(results)))
+    if results.runs.empty and not tables and found is None:
         summary(results)  # says so
-    return Report(results, tables, [*results.problems, *problems], weight)
+    outcomes, unusable = experiments.find_outcomes(folder, results)
+    return Report(results, tables, [*results.problems, *problems, *unusable], weight, outcomes, found)
 
 
 def write_report(report: Report, format_: str, folder: Path, out: Path | None, command: str = "") -> str:
     """Write to `out`, or return what is to be printed. An `out` without a suffix is a folder: it takes figures too."""
     single = out is None or (out.suffix != "" and not out.is_dir())
     if format_ == "html" and single:
-        path = write_page(report.results, out or folder / "index.html", command, report.rates, report.weight)
+        path = _page(report, out or folder / "index.html", command)
         return f"page: {path.resolve()}\n"
     if out is None or single:
         text = _single(report, format_)
@@ -145,7 +172,7 @@ def _single(report: Report, format_: str) -> str:
 
 
 def _markdown_folder(report: Report, out: Path, command: str) -> list[str]:
-    _write(out / "report.md", report.markdown())
+    _write(out / "report.md", report.markdown(pictures=True))
     return ["report.md"]
 
 
@@ -165,8 +192,12 @@ def _latex_folder(report: Report, out: Path, command: str) -> list[str]:
 
 def _page_folder(report: Report, out: Path, command: str) -> list[str]:
     _make(out)
-    write_page(report.results, out / "index.html", command, report.rates, report.weight)
+    _page(report, out / "index.html", command)
     return ["index.html"]
+
+
+def _page(report: Report, path: Path, command: str) -> Path:
+    return write_page(report.results, path, command, report.rates, report.weight, report.experiments, report.tuning)
 
 
 _FOLDERS: dict[str, Callable[[Report, Path, str], list[str]]] = {

@@ -21,10 +21,10 @@ from bilevelbench.problem import QUERIES, ROW, Problem
 from bilevelbench.registry import faults
 from bilevelbench.testing.bench import (
     EXACT,
-    NOISY,
     SUM,
     Bench,
     differences,
+    plain_toys,
     random_states,
     run,
     tensors,
@@ -409,7 +409,7 @@ def check_presets(method: Algorithm) -> None:
 
 def _preset(cls: type[Algorithm], preset: str) -> tuple[Algorithm, Problem]:
     refusals = []
-    for problem in (EXACT, NOISY):  # some presets are for noise
+    for problem in plain_toys(cls):  # some presets are for noise
         try:
             return getattr(cls, preset)(problem.build().constants, 0.1), problem
         except (InvalidInput, MissingConstant) as error:

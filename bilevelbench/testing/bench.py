@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from bilevelbench.algorithm import Algorithm
+from bilevelbench.algorithm import Algorithm, Distributed
 from bilevelbench.checks import explain
 from bilevelbench.errors import BilevelbenchError
 from bilevelbench.lanes import PAD
@@ -28,7 +28,7 @@ from bilevelbench.pack import pack_algorithm
 from bilevelbench.problem import Problem
 from bilevelbench.registry import Entry, Registry
 from bilevelbench.runner import PackResult, default_dtype, one_thread, run_pack
-from bilevelbench.testing.toy import Toy, ToySum
+from bilevelbench.testing.toy import Toy, ToyShared, ToySum
 from bilevelbench.trial import Budget, Spec, Trial
 
 EXACT, NOISY, SUM = Toy(), Toy(sigma=0.1), ToySum()
@@ -93,8 +93,13 @@ def toys(method: Algorithm) -> tuple[Problem, Problem]:
     """An exact and a noisy problem that this method can be run on: a method that needs a finite sum gets one."""
     key = type(method), repr(method)
     if key not in _TOYS:
-        _TOYS[key] = (SUM, SUM) if _needs_a_sum(method) else (EXACT, NOISY)
+        _TOYS[key] = (SUM, SUM) if _needs_a_sum(method) else plain_toys(type(method))
     return _TOYS[key]
+
+
+def plain_toys(cls: type[Algorithm]) -> tuple[Problem, Problem]:
+    """The same for any method that needs no finite sum; a distributed one gets an agent."""
+    return (ToyShared(), ToyShared(sigma=0.1)) if issubclass(cls, Distributed) else (EXACT, NOISY)
 
 
 def _needs_a_sum(method: Algorithm) -> bool:

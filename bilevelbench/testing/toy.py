@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 import torch
-from pydantic import NonNegativeFloat
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Generator, Tensor
 
 from bilevelbench.constants import bound, exact
 from bilevelbench.lanes import dot
+from bilevelbench.network import Agents
 from bilevelbench.noise import Additive, Exact, FiniteSum, Rows
-from bilevelbench.problem import Instance, Problem, Reference
+from bilevelbench.problem import Instance, Problem, Reference, Shared
 
 _DX, _DY, _ROWS = 3, 5, 128
 
@@ -80,6 +81,18 @@ class Toy(Problem):
             ),
             points="stack",
         )
+
+
+class ToyShared(Shared, Toy):
+    """The toy of agents who are alike: each holds the whole. With the one agent that it has unless told, no process starts."""
+
+    name = "toy_shared"
+    agents: PositiveInt = 1
+
+    def build(self) -> Instance:
+        instance = super().build()
+        instance.agents = Agents(self.agents, lambda i: Toy.build(self))
+        return instance
 
 
 class ToySum(Problem):

@@ -12,7 +12,7 @@ from bilevelbench import Constants, Oracle, keep
 def lower_gd(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, a: float | Tensor) -> Tensor:
     """n times `y <- y - a g_y(x, y)`."""
     for on in oracle.repeat(n):
-        y = keep(on, y - a * oracle.grad_g_y(x, y), y)
+        y = keep(on, y - a * oracle.mean(oracle.grad_g_y(x, y)), y)
     return y
 
 
@@ -21,7 +21,7 @@ def lower_agd(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, a: float | 
     y_prev = y
     for on in oracle.repeat(n):
         q = y + beta * (y - y_prev)
-        y_prev, y = keep(on, y, y_prev), keep(on, q - a * oracle.grad_g_y(x, q), y)
+        y_prev, y = keep(on, y, y_prev), keep(on, q - a * oracle.mean(oracle.grad_g_y(x, q)), y)
     return y
 
 

@@ -6,7 +6,8 @@ import json
 
 import numpy as np
 
-from bilevelbench.leaderboard.data import Material, read_rates
+from bilevelbench.leaderboard.data import Material
+from bilevelbench.report.rates import read_rates
 from bilevelbench.results import Results, curve_frame, runs_frame
 
 SCRIPT = "<script>alert(1)</script>"

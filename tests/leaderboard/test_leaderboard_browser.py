@@ -16,8 +16,9 @@ import pytest
 from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results, material
 
 from bilevelbench.leaderboard.boards import restrict
-from bilevelbench.leaderboard.build import slug, write_site
+from bilevelbench.leaderboard.build import write_site
 from bilevelbench.leaderboard.data import Material, settings
+from bilevelbench.leaderboard.pieces import slug
 from bilevelbench.leaderboard.serve import server
 from bilevelbench.report.statistics import board, costs
 from bilevelbench.report.tables import ACCURACIES, printable, titled

@@ -8,19 +8,21 @@ import subprocess
 import sys
 import time
 import urllib.request
-from html.parser import HTMLParser
 from threading import Thread
 
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import Reader
 from leaderboard_data import BREAK, IMAGE, METHODS, PROBLEMS, SCRIPT, make_results, material
 
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.leaderboard import boards
-from bilevelbench.leaderboard.build import MARK, build, script_json, slug, write_site
-from bilevelbench.leaderboard.data import Material, combine, load, read_facts, read_rates, settings
+from bilevelbench.leaderboard.build import MARK, build, write_site
+from bilevelbench.leaderboard.data import Material, combine, load, read_facts, settings
+from bilevelbench.leaderboard.pieces import script_json, slug
 from bilevelbench.leaderboard.serve import server
+from bilevelbench.report.rates import read_rates
 from bilevelbench.report.statistics import board
 from bilevelbench.report.tables import printable
 from bilevelbench.results import Results, curve_frame, runs_frame
@@ -28,40 +30,6 @@ from bilevelbench.store import Store
 from bilevelbench.trial import Schedule
 
 EMPTY = Results(runs_frame([]), curve_frame([]), [])
-
-
-class Reader(HTMLParser):
-    """Tags, attributes, text and cells; complains about tags that do not close."""
-
-    VOID = {"meta", "br", "img", "link", "hr", "input"}
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.attributes, self.text, self.cells, self.captions = [], [], [], [], [], []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag in ("td", "th"):
-            self.cells.append("")
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag):
-        assert self.open
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
-        if "td" in self.open or "th" in self.open:
-            self.cells[-1] += data
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +264,7 @@ def test_stored_folders_rates_and_facts_are_found(tmp_path):
     found = load([tmp_path / "plain", tmp_path / "rates", tmp_path / "facts"], [tmp_path / "tuned"])
     assert len(found.results["default"].runs) == 2  # the trials of a measurement of rates stay off the board
     assert len(found.results["tuned"].runs) == 2
-    assert found.rates == [{"title": "T", "rows": []}]
+    assert [(table.title, table.rows) for table in found.rates] == [("T", [])]
     index = write_site(found, tmp_path / "site")
     assert 'data-mode="tuned"' in index.read_text(encoding="utf-8")
     assert 'class="dot penalty"' in index.read_text(encoding="utf-8")
@@ -308,8 +276,8 @@ def test_stored_folders_rates_and_facts_are_found(tmp_path):
         (read_facts, "{", "cannot be read as JSON"),
         (read_facts, "[]", "holds no JSON object"),
         (read_facts, '{"methods": {"a": 3}}', "'methods' is no table"),
-        (read_rates, '{"rows": 3}', "no list of rows"),
-        (read_rates, '{"rows": [{"table": 1}]}', "a row has no 'method'"),
+        (read_rates, '{"title": "T", "rows": 3}', "is no file of measured rates .*; measure again"),
+        (read_rates, '{"title": "T", "rows": [{"table": 1}]}', "has a row without 'method'; measure again"),
     ],
 )
 def test_files_that_are_not_what_they_should_be_are_sentences(tmp_path, reader, text, said):

@@ -14,7 +14,7 @@ from bilevelbench.check_command import as_text, check_plugin
 from bilevelbench.registry import registry
 from bilevelbench.testing import Outcome, checks_for, parametrize_with_checks, run_checks
 from bilevelbench.testing.bench import EXACT, NOISY, SUM, toys
-from bilevelbench.testing.problem_checks import _lanczos
+from bilevelbench.testing.constant_checks import _lanczos
 from bilevelbench.testing.toy import Toy, ToySum
 
 

@@ -34,6 +34,7 @@ class AID(Algorithm):
     name = "aid"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
+    tuned = {"eta_x": "upper_step", "a": "lower_step"}
     claims = (
         Claim(
             table=1, setting="deterministic", oracle="HVP", eps_exp=2, kappa_exp=4,
@@ -64,9 +65,10 @@ class AID(Algorithm):
         x = s.x
         y = lower_gd(oracle, x, s.y, self.D, self.a)
         f_x, f_y = oracle.grad_f(x, y)
+        f_y = self.agreed(f_y, oracle)
 
         def H(u: Tensor) -> Tensor:
-            return oracle.hvp_g_yy(x, y, u)
+            return self.agreed(oracle.hvp_g_yy(x, y, u), oracle)
 
         if self.solver == "cg":
             v = conjugate_gradient(oracle, H, f_y, s.v, self.N, self.tol, cold=s.k == 0)
@@ -74,8 +76,12 @@ class AID(Algorithm):
             v = richardson(oracle, H, f_y, s.v, self.N, self.a)
         else:
             v = neumann_sum(oracle, H, f_y, self.N, self.a)
-        d = f_x - oracle.jvp_g_xy(x, y, v)
+        d = oracle.mean(f_x - oracle.jvp_g_xy(x, y, v))
         return State(x=x - self.eta_x * d, y=y, v=v, k=s.k + 1)
+
+    def agreed(self, local: Tensor, oracle: Oracle) -> Tensor:
+        """What agents put into the linear system, whose solution is the same for all of them: means."""
+        return oracle.mean(local)
 
     def calls(self, step: int) -> dict[str, int] | None:
         if self.solver == "cg":

@@ -38,6 +38,7 @@ class BA(Algorithm):
     name = "ba"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
+    tuned = {"eta_x": "upper_step", "a": "lower_step"}
     claims = (
         Claim(table=1, setting="deterministic", oracle="HVP", eps_exp=2.5, reference="Ghadimi, Wang 2018"),
     )  # fmt: skip

@@ -37,6 +37,7 @@ class BSA(Algorithm):
     name = "bsa"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
+    tuned = {"eta_x": "upper_step", "b": "lower_step"}
     reports = "random"
     claims = tuple(
         Claim(

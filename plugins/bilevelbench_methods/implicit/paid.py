@@ -43,6 +43,7 @@ class PAID(Algorithm):
     name = "paid"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy", "mu", "L_g", "L_gy"})
+    tuned = {"eta_x": "upper_step", "a": "lower_step"}
     reports = "own"
     claims = (
         Claim(

@@ -33,6 +33,7 @@ class PRAHGD(Restarted):
     loop = "D_t"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy", "mu", "L_g", "L_gy", "L_f", "rho_g", "C_f"})
+    tuned = {"eta_x": "upper_step", "a": "lower_step"}
     claims = (
         Claim(
             table=3, setting="deterministic", oracle="HVP", eps_exp=1.75, tilde=True, log_power=7, kappa_exp=3.25,

@@ -36,6 +36,7 @@ class StocBiO(Algorithm):
     name = "stocbio"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
+    tuned = {"eta_x": "upper_step", "a": "lower_step"}
     reports = "random"
     claims = (
         Claim(

@@ -36,6 +36,7 @@ class TTSA(Algorithm):
     name = "ttsa"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
+    tuned = {"eta_x": "upper_step", "b": "lower_step"}
     reports = "random"
     claims = tuple(
         Claim(

@@ -33,6 +33,7 @@ class AccF2BA(Restarted):
     loop = "K_t"
     family = "penalty"
     uses = USES | {"mu", "L_g", "L_gy", "C_f"}
+    tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
     claims = (
         Claim(
             table=3, setting="deterministic", oracle="gradient", eps_exp=1.75, tilde=True, log_power=7, kappa_exp=3.75,

@@ -33,6 +33,7 @@ class BOME(Algorithm):
     name = "bome"
     family = "penalty"
     uses = frozenset({"grad_f", "grad_g", "grad_g_x", "grad_g_y", "value_g"})
+    tuned = {"xi_x": "upper_step", "a": "lower_step"}
     claims = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=6, tilde=True, log_power=1,
@@ -68,7 +69,7 @@ class BOME(Algorithm):
         qx = g_x - oracle.grad_g_x(x, z)
         f_x, f_y, qx, qy = oracle.mean(f_x, f_y, qx, qy)
         n2 = dot(qx, qx) + dot(qy, qy)
-        gap = n2 if self.barrier == "norm" else oracle.value_g(x, y) - oracle.value_g(x, z)
+        gap = n2 if self.barrier == "norm" else oracle.mean(oracle.value_g(x, y) - oracle.value_g(x, z))
         m = ((self.eta * gap - dot(f_x, qx) - dot(f_y, qy)) / (n2 + 1e-8)).clamp(min=0)
         dx, dy = f_x + m * qx, f_y + m * qy
         return State(x=x - self.xi_x * dx, y=y - self.xi_y * dy, residual=(dot(dx, dx) + dot(dy, dy)).sqrt())

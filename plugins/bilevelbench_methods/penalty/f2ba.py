@@ -21,7 +21,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, keep, norm
-from bilevelbench_methods.penalty.pair import USES, pen_pair, penalty_gradient
+from bilevelbench_methods.penalty.pair import USES, pen_pair_gradients, penalty_gradient
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,15 @@ class State:
     best_x: Tensor
     best_y: Tensor
     best_d: Tensor
+    size_y: Tensor
+    size_z: Tensor
 
 
 class F2BA(Algorithm):
     name = "f2ba"
     family = "penalty"
     uses = USES
+    tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
     reports = "own"
     claims = (
         Claim(
@@ -66,11 +69,13 @@ class F2BA(Algorithm):
         )
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
-        return State(x=x0, y=y0, z=y0, best_x=x0, best_y=y0, best_d=torch.full_like(x0[..., :1], torch.inf))
+        unknown = torch.full_like(x0[..., :1], torch.nan)
+        worst = torch.full_like(unknown, torch.inf)
+        return State(x=x0, y=y0, z=y0, best_x=x0, best_y=y0, best_d=worst, size_y=unknown, size_z=unknown)
 
     def step(self, s: State, oracle: Oracle) -> State:
         x = s.x
-        y, z = pen_pair(oracle, x, s.y, s.z, self.K, self.lam, self.a_y, self.a_z)
+        y, z, U, V = pen_pair_gradients(oracle, x, s.y, s.z, self.K, self.lam, self.a_y, self.a_z)
         d = penalty_gradient(oracle, x, y, z, self.lam)
         size = norm(d)
         better = size < s.best_d
@@ -81,10 +86,16 @@ class F2BA(Algorithm):
             best_x=keep(better, x, s.best_x),
             best_y=keep(better, y, s.best_y),
             best_d=keep(better, size, s.best_d),
+            size_y=norm(U),
+            size_z=norm(V),
         )
 
     def answer(self, s: State) -> tuple[Tensor, Tensor]:
         return s.best_x, s.best_y
+
+    def extras(self, s: State) -> dict[str, Tensor]:
+        """|f_y + lam g_y| at y (the paper's scale of the penalty function) and |g_y| at z, as the last lower step saw them."""
+        return {"L_lam_y": self.lam * s.size_y, "g_y_z": s.size_z}
 
     def calls(self, step: int) -> dict[str, int]:
         return {"grad_f_x": 1, "grad_f_y": self.K, "grad_g_x": 2, "grad_g_y": 2 * self.K}
@@ -103,8 +114,8 @@ class F2BA(Algorithm):
             lam = max(lam, c.C_f / (c.mu * math.sqrt(c.R)))
         eta_x = 1 / (2 * c.L_star)
         ratio = c.L_gy / c.mu
-        inside = lam**2 * c.L_g**2 * max(1360 * eta_x**2 * c.L_g**2 / c.mu**2, 5 * eta_x)
-        K = math.ceil(max(4 * ratio * math.log(inside), 8 * ratio, 1))
+        inside = max(1360 * eta_x**2 * c.L_g**2 / c.mu**2, 5 * eta_x)
+        K = math.ceil(max(4 * ratio * (2 * math.log(lam * c.L_g) + math.log(inside)), 8 * ratio, 1))
         return cls(lam=lam, K=K, eta_x=eta_x, a_y=1 / (2 * c.L_gy), a_z=1 / (2 * c.L_gy))
 
     @classmethod

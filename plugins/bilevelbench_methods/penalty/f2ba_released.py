@@ -30,6 +30,7 @@ class F2BAReleased(Algorithm):
     name = "f2ba_released"
     family = "penalty"
     uses = USES
+    tuned = {"eta_x": "upper_step", "a": "lower_step", "lam": "penalty"}
 
     lam: PositiveFloat = 1000.0
     """penalty"""

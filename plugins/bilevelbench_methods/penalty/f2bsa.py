@@ -19,7 +19,8 @@ from delta = 3 R + 2 C_f^2/(lam mu)^2; R = |y0 - y*(x0)|^2 is not known to a met
 
 Our choices: the factor 10; L_g of y alone in the condition number L_g/mu of the lower level; whether the two g_x share a
 batch, which the paper does not say. The theorem's variance is that of independent ones; `coupled_batches` takes the same
-for both, and where sample gradients are Lipschitz lam no longer multiplies the noise.
+for both, and where sample gradients are Lipschitz lam no longer multiplies the noise. It still multiplies the difference of
+the noise in y and in z; with `coupled_lower` they take their steps by the same mini-batches, and that falls out too.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class F2BSA(Algorithm):
     name = "f2bsa"
     family = "penalty"
     uses = USES | _NEEDED
+    tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
     reports = "random"
     claims = (
         Claim(
@@ -80,6 +82,8 @@ class F2BSA(Algorithm):
     """mini-batch of the x-gradient"""
     coupled_batches: bool = True
     """one mini-batch for both g_x of the x-gradient; the theorem's are independent"""
+    coupled_lower: bool = False
+    """one mini-batch for the g_y of y and of z; the theorem's are independent"""
     eta_x: PositiveFloat | None = None
     """x-step; default 1/(2 L_phi)"""
     a_y: PositiveFloat | None = None
@@ -102,14 +106,14 @@ class F2BSA(Algorithm):
         if self.accuracy is None:
             return State(x=x0, y=y0, z=y0)
         mu, C_f = oracle.constant("mu"), oracle.constant("C_f")
-        g_y = oracle.grad_g_y(x0, y0, oracle.sample_g(self.B_in))
+        g_y = oracle.mean(oracle.grad_g_y(x0, y0, oracle.sample_g(self.B_in)))
         R = dot(g_y, g_y) / mu**2
         return State(x=x0, y=y0, z=y0, delta=3 * R + 2 * (C_f / (self.lam * mu)) ** 2, K=torch.zeros_like(R))
 
     def step(self, s: State, oracle: Oracle) -> State:
         x = s.x
         K = self.K if s.delta is None else self._lower_steps(s.delta, oracle)
-        y, z = pen_pair(oracle, x, s.y, s.z, K, self.lam, self.a_y, self.a_z, self.B_in)
+        y, z = pen_pair(oracle, x, s.y, s.z, K, self.lam, self.a_y, self.a_z, self.B_in, self.coupled_lower)
         d = penalty_gradient(oracle, x, y, z, self.lam, self.B_out, self.coupled_batches)
         x_new = x - self.eta_x * d
         if s.delta is None:

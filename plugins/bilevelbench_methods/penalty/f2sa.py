@@ -40,6 +40,7 @@ class F2SA(Algorithm):
     name = "f2sa"
     family = "penalty"
     uses = USES
+    tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
     claims = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=3, tilde=True, log_power=1,

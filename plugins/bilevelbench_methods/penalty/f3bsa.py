@@ -55,6 +55,7 @@ class F3BSA(Algorithm):
     name = "f3bsa"
     family = "penalty"
     uses = USES | {"mu", "L_g", "C_f", "ell", "kappa", "sigma_f", "sigma_g"}
+    tuned = {"eta_x": "upper_step", "lam": "penalty"}
     reports = "random"
     claims = (
         Claim(

@@ -54,6 +54,7 @@ class F3SA(Algorithm):
     name = "f3sa"
     family = "penalty"
     uses = USES
+    tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
 
     lam: PositiveFloat = 10.0
     """penalty"""

@@ -27,6 +27,7 @@ class GPBGD(Algorithm):
     name = "g_pbgd"
     family = "penalty"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
+    tuned = {"alpha": "upper_step", "gam": "penalty"}
 
     gam: PositiveFloat = 10.0
     """penalty"""

@@ -37,17 +37,38 @@ def pen_pair(
     a_y: Tensor,
     a_z: Tensor,
     batch: Batch = None,
+    coupled: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """K gradient steps on each, in the scale-free form: the steps do not depend on lam.
 
     z <- z - a_z g_y(x, z; s1)
-    y <- y - a_y (f_y(x, y; s2)/lam + g_y(x, y; s3))
+    y <- y - a_y (f_y(x, y; s2)/lam + g_y(x, y; s3))            `coupled` makes s3 the same as s1
     """
-    for on in oracle.repeat(K):
-        s1, s2, s3 = fresh_g(oracle, batch), fresh_f(oracle, batch), fresh_g(oracle, batch)
-        V, U = oracle.mean(oracle.grad_g_y(x, z, s1), oracle.grad_f_y(x, y, s2) / lam + oracle.grad_g_y(x, y, s3))
-        z, y = keep(on, z - a_z * V, z), keep(on, y - a_y * U, y)
+    y, z, _, _ = pen_pair_gradients(oracle, x, y, z, K, lam, a_y, a_z, batch, coupled)
     return y, z
+
+
+def pen_pair_gradients(
+    oracle: Oracle,
+    x: Tensor,
+    y: Tensor,
+    z: Tensor,
+    K: int | Tensor,
+    lam: Tensor,
+    a_y: Tensor,
+    a_z: Tensor,
+    batch: Batch = None,
+    coupled: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`pen_pair` with the two gradients of its last step, that of y and that of z."""
+    U, V = torch.full_like(y, torch.nan), torch.full_like(z, torch.nan)
+    for on in oracle.repeat(K):
+        s1, s2 = fresh_g(oracle, batch), fresh_f(oracle, batch)
+        s3 = s1 if coupled else fresh_g(oracle, batch)
+        at_z, at_y = oracle.mean(oracle.grad_g_y(x, z, s1), oracle.grad_f_y(x, y, s2) / lam + oracle.grad_g_y(x, y, s3))
+        V, U = keep(on, at_z, V), keep(on, at_y, U)
+        z, y = keep(on, z - a_z * V, z), keep(on, y - a_y * U, y)
+    return y, z, U, V
 
 
 def penalty_gradient(

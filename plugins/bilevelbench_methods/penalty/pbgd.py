@@ -36,6 +36,7 @@ class PBGD(Algorithm):
     name = "pbgd"
     family = "penalty"
     uses = frozenset({"grad_f", "grad_g", "grad_g_x", "grad_g_y"})
+    tuned = {"alpha": "upper_step", "b": "lower_step", "gam": "penalty"}
     claims = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=3, tilde=True, log_power=1,
@@ -72,7 +73,7 @@ class PBGD(Algorithm):
         x, y, B = s.x, s.y, self.batch
         w = y if self.start == "y" else s.w
         for on in oracle.repeat(self.K):
-            w = keep(on, w - self.b * oracle.grad_g_y(x, w, fresh_g(oracle, B)), w)
+            w = keep(on, w - self.b * oracle.mean(oracle.grad_g_y(x, w, fresh_g(oracle, B))), w)
         f_x, f_y = oracle.grad_f(x, y, fresh_f(oracle, B))
         g_x, g_y = oracle.grad_g(x, y, fresh_g(oracle, B))
         g_w = oracle.grad_g_x(x, w, fresh_g(oracle, B))

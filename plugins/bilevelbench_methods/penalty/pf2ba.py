@@ -45,6 +45,7 @@ class PF2BA(Algorithm):
     name = "pf2ba"
     family = "penalty"
     uses = USES | {"mu", "L_g", "L_gy"}
+    tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
     reports = "own"
     claims = (
         Claim(

@@ -32,6 +32,7 @@ class ITD(Algorithm):
     name = "itd"
     family = "unrolled"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
+    tuned = {"eta_x": "upper_step", "a": "lower_step"}
     claims = (
         Claim(
             table=1, setting="deterministic", oracle="HVP", eps_exp=2, tilde=True, log_power=1, kappa_exp=4,

@@ -35,6 +35,7 @@ class PZOBO(Algorithm):
     name = "pzobo"
     family = "zeroth-order"
     uses = frozenset({"grad_f", "grad_g_y"})
+    tuned = {"eta_x": "upper_step", "a": "lower_step"}
     claims = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=4, tilde=True, log_power=1, extra="dx^2",

@@ -36,6 +36,7 @@ class PZOBOS(Algorithm):
     name = "pzobo_s"
     family = "zeroth-order"
     uses = frozenset({"grad_f", "grad_g_y"})
+    tuned = {"eta_x": "upper_step", "a": "lower_step"}
     reports = "random"
     claims = tuple(
         Claim(
