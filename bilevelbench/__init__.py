@@ -21,6 +21,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from bilevelbench.algorithm import Algorithm as Algorithm
+    from bilevelbench.algorithm import Distributed as Distributed
     from bilevelbench.api import Solution as Solution
     from bilevelbench.api import run as run
     from bilevelbench.api import solve as solve
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from bilevelbench.linear import neumann_sum as neumann_sum
     from bilevelbench.linear import richardson as richardson
     from bilevelbench.network import Agents as Agents
-    from bilevelbench.network import Simulated as Simulated
     from bilevelbench.noise import Additive as Additive
     from bilevelbench.noise import Exact as Exact
     from bilevelbench.noise import FiniteSum as FiniteSum
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from bilevelbench.problem import Instance as Instance
     from bilevelbench.problem import Problem as Problem
     from bilevelbench.problem import Reference as Reference
+    from bilevelbench.problem import Shared as Shared
     from bilevelbench.sample import Sample as Sample
     from bilevelbench.sample import Table as Table
 
@@ -60,6 +61,7 @@ _HOME = {
     "run": "api",
     "solve": "api",
     "Algorithm": "algorithm",
+    "Distributed": "algorithm",
     "Claim": "claim",
     "Constant": "constants",
     "Constants": "constants",
@@ -84,10 +86,10 @@ _HOME = {
     "Rows": "noise",
     "Oracle": "oracle",
     "Agents": "network",
-    "Simulated": "network",
     "Instance": "problem",
     "Problem": "problem",
     "Reference": "problem",
+    "Shared": "problem",
     "Sample": "sample",
     "Table": "sample",
 }

@@ -19,7 +19,7 @@ from torch import Tensor
 from bilevelbench.algorithm import Algorithm
 from bilevelbench.constants import Constant, Constants, estimated
 from bilevelbench.errors import InvalidInput
-from bilevelbench.executor import Progress, run_here, run_in_workers
+from bilevelbench.executor import GRACE, Executor, Progress, run_here, run_in_workers
 from bilevelbench.lane import Lane
 from bilevelbench.meter import COLUMNS
 from bilevelbench.pack import pack_algorithm, plan
@@ -29,6 +29,7 @@ from bilevelbench.results import Results, curve_frame, runs_frame
 from bilevelbench.runner import PackRun, default_dtype, run_pack
 from bilevelbench.store import Store
 from bilevelbench.suite import make_trial
+from bilevelbench.team import dismiss
 from bilevelbench.trial import Budget, Schedule, Spec, Trial, parse_spec
 
 Chosen = str | Algorithm | Problem
@@ -71,7 +72,10 @@ def run(
         return run_trials(trials, Store(out), plugins, jobs)
     if jobs:
         raise InvalidInput(f"jobs = {jobs} needs a folder for the results; set `out`")
-    packs = [run_pack(pack, plugins) for pack in plan(list({t.id: t for t in trials}.values()), plugins)]
+    try:
+        packs = [run_pack(pack, plugins) for pack in plan(list({t.id: t for t in trials}.values()), plugins)]
+    finally:
+        dismiss()
     runs = [row for pack in packs for row in pack.runs]
     return Results(runs_frame(runs), curve_frame([row for pack in packs for row in pack.curve]), [])
 
@@ -84,17 +88,28 @@ def run_trials(
     progress: Progress | None = None,
     memory: float | None = None,
     alone: bool = False,
+    grace: float = GRACE,
+    executor: Executor | None = None,
 ) -> Results:
-    """Run what the store does not hold yet, and publish its tables, also when interrupted. `alone`: one trial a pack."""
+    """Run what the store does not hold yet, and publish its tables, also when interrupted. `alone`: one trial a pack.
+
+    A worker that hangs is killed `grace` seconds after twice its trial's seconds. An `executor` has its own workers.
+    """
     done = store.done()
     missing = [trial for trial in {t.id: t for t in trials}.values() if trial.id not in done]
     packs = [(trial,) for trial in missing] if alone else plan(missing, plugins)
     try:
-        running = run_in_workers(packs, store, jobs, memory) if jobs else run_here(packs, store, plugins)
+        if executor is not None:
+            running = executor(packs, store)
+        elif jobs:
+            running = run_in_workers(packs, store, jobs, memory, grace)
+        else:
+            running = run_here(packs, store, plugins)
         for finished in running:
             if progress is not None:
                 progress(finished)
     finally:
+        dismiss()
         results = store.publish()
     return results
 

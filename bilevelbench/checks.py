@@ -13,6 +13,7 @@ from torch import Tensor
 from bilevelbench.constants import Constants
 from bilevelbench.errors import BilevelbenchError, InvalidInput, MethodError, MissingConstant
 from bilevelbench.lanes import take
+from bilevelbench.noise import FiniteSum, Rows
 from bilevelbench.oracle import Oracle
 from bilevelbench.problem import Instance
 from bilevelbench.registry import faults
@@ -32,7 +33,10 @@ _PER_LANE_RIDDLES = (
 
 @torch.no_grad()
 def check_instance(instance: Instance) -> None:
-    """The start and one pass of each function that the problem brings, over lanes: shapes and dtypes."""
+    """The start and one pass of each function that the problem brings, over lanes: shapes and dtypes.
+
+    Of a finite sum one row is asked for: a pass over all of them may take longer than a trial of mini-batches.
+    """
     if not isinstance(instance, Instance):
         raise InvalidInput(f"`build` returned {type(instance).__name__}, not an Instance")
     for name, start in (("x0", instance.x0), ("y0", instance.y0)):
@@ -43,13 +47,15 @@ def check_instance(instance: Instance) -> None:
     stacked = max(instance.x0.reshape(-1, instance.dx).shape[0], instance.y0.reshape(-1, instance.dy).shape[0])
     lanes = stacked if stacked > 1 else 3
     x, y = instance.x0.expand(lanes, instance.dx), instance.y0.expand(lanes, instance.dy)
+    rows = (Rows(torch.zeros(lanes, 1, dtype=torch.long), torch.ones_like(x[:, :1])),)
+    which = rows if isinstance(instance.noise, FiniteSum) else ()
     with instance.uncounted():
         for query in ("value_f", "value_g"):
-            _check_answer(query, instance.functions[query](x, y), (lanes, 1), x.dtype)
+            _check_answer(query, instance.functions[query](x, y, *which), (lanes, 1), x.dtype)
         for query in sorted(instance.analytic & _WIDTHS.keys()):
             arguments = (x, y, torch.ones_like(y)) if query in ("hvp_g_yy", "jvp_g_xy") else (x, y)
             width = getattr(instance, _WIDTHS[query])
-            _check_answer(query, instance.functions[query](*arguments), (lanes, width), x.dtype)
+            _check_answer(query, instance.functions[query](*arguments, *which), (lanes, width), x.dtype)
 
 
 def check_targets(trial: Trial, constants: Constants) -> None:

@@ -57,6 +57,10 @@ class BooksDisagree(MethodError):
     """The oracle's meter and the instance's own count of passes differ."""
 
 
+class AgentLost(MethodError):
+    """An agent of a distributed method died, failed or fell silent."""
+
+
 class BudgetExhausted(BaseException):
     """Every lane has spent its budget. A BaseException, so that no `except Exception` of a method eats it."""
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilevelbench.draws import Draws
+from bilevelbench.draws import Draws, fold
 from bilevelbench.errors import InvalidInput, UndeclaredQuery
 from bilevelbench.meter import Meter
+from bilevelbench.network import Part
 from bilevelbench.noise import Additive
 from bilevelbench.problem import QUERIES, ROW, Instance, count_points
 from bilevelbench.sample import Order, Sample
@@ -45,7 +46,8 @@ class Oracle:
     """Derivatives, samples, constants and random numbers for one pack of lanes.
 
     A query takes x (*P, L, dx) and y (*P, L, dy), charges each lane that is on, and answers with detached tensors.
-    `xi` is a Sample, or None for the exact answer. What a method does not declare in `uses` is refused.
+    `xi` is a Sample, or None for the exact answer. What a method does not declare in `uses` is refused. An agent's oracle
+    has a `part`: it asks what the agent holds, with samples of its own, while the method's own draws are the same for all.
     """
 
     def __init__(
@@ -55,17 +57,19 @@ class Oracle:
         seeds: Sequence[int],
         budgets: Sequence[float] | None = None,
         real: Sequence[bool] | None = None,
+        part: Part | None = None,
     ) -> None:
-        self._uses = uses
+        self._uses, self._part = uses, part
+        noise = instance.noise if part is None else part.local.noise
         self.L, self.dx, self.dy = len(seeds), instance.dx, instance.dy
         self.dtype, self.device = instance.x0.dtype, instance.x0.device
-        self.n_f, self.n_g = instance.noise.n_f, instance.noise.n_g
+        self.n_f, self.n_g = noise.n_f, noise.n_g
         of_f = ("grad_f", "grad_f_x", "grad_f_y", "value_f")
         whole = {query: self.n_f if query in of_f else self.n_g for query in QUERIES}
         self.meter = Meter(whole, budgets or [float("inf")] * self.L, real or [True] * self.L)
-        self.network = instance.agents.network if instance.agents else None
-        self._draws = Draws(seeds)
-        self._sampler = Sampler(instance.noise, self.dx, self.dy, self.dtype)
+        self.network = part.network if part else None
+        self._seed(seeds)
+        self._sampler = Sampler(noise, self.dx, self.dy, self.dtype)
         self._fixed_bounds: dict[int, tuple[Tensor, int, int]] = {}
         self._frames = [_Frame(0, 1 << 30)]
         self._plug(instance)
@@ -97,7 +101,7 @@ class Oracle:
 
     def _plug(self, instance: Instance) -> None:
         self._instance = instance
-        self._asked = instance.agents.local if instance.agents else instance
+        self._asked = self._part.local if self._part else instance
         for query in QUERIES:
             if query in self._uses:
                 make = self._product_query if query in ("hvp_g_yy", "jvp_g_xy") else self._query
@@ -120,7 +124,7 @@ class Oracle:
                     return one_point(x, y)
                 if additive and xi.points is None and xi.level == level and isinstance(xi.size, int):
                     meter.charge(query, 1, xi.size)
-                    return self._sampler.add_noise(query, one_point(x, y), (x, y), xi, self._draws)
+                    return self._sampler.add_noise(query, one_point(x, y), (x, y), xi, self._sample_draws)
             return general(query, function, xi, x, y)
 
         return ask
@@ -154,7 +158,7 @@ class Oracle:
         with torch.no_grad():
             out = self._evaluate(function, arguments, rows, points)
         if xi is not None and isinstance(self._instance.noise, Additive):
-            out = self._sampler.add_noise(query, out, arguments, xi, self._draws)
+            out = self._sampler.add_noise(query, out, arguments, xi, self._sample_draws)
         return self._masked(out)
 
     def _evaluate(
@@ -213,9 +217,14 @@ class Oracle:
         if order == "epoch" and (self.meter.mask is not None or any(frame.per_lane for frame in self._frames)):
             raise InvalidInput('order="epoch" in a loop of per-lane length: lanes would lose step with their passes')
         place, indices, longest = self._address()
-        return self._sampler.draw(level, size, points, order, place, indices, longest, self._draws)
+        return self._sampler.draw(level, size, points, order, place, indices, longest, self._sample_draws)
 
     # ------------------------------------------------------------------------------------------------ draws
+
+    def _seed(self, seeds: Sequence[int]) -> None:
+        self._draws = self._sample_draws = Draws(seeds)
+        if self._part is not None and self._part.rank > 0:
+            self._sample_draws = Draws([seed ^ fold("agent", (self._part.rank,)) for seed in seeds])
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normals: `normal(*points, d)` is (*points, L, d)."""
@@ -323,9 +332,8 @@ class Oracle:
     def mean(self, first: Tensor, /, *rest: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The mean over agents, one round for all tensors together; on one machine, the tensors themselves."""
         if self.network is not None:
-            tensors = (first, *rest)
-            self.meter.message(sum(t.shape[-1] * t.element_size() for t in tensors))
-            first, *others = self.network.mean(tensors)
+            self.meter.message(sum(t.shape[-1] * t.element_size() for t in (first, *rest)))
+            first, *others = self.network.mean((first, *rest))
             rest = tuple(others)
         return (first, *rest) if rest else first
 
@@ -348,7 +356,7 @@ class Oracle:
         """Only these lanes. Draws are addressed, so nothing of theirs has to be kept."""
         index = torch.tensor(lanes)
         self.meter.take(lanes, real)
-        self._draws = Draws([self.seeds[lane] for lane in lanes])
+        self._seed([self.seeds[lane] for lane in lanes])
         self.L = len(lanes)
         self._fixed_bounds.clear()
         instance = self._instance.take(index)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from bilevelbench.autograd import derive
@@ -43,7 +43,7 @@ class Instance:
     What it does not bring is derived by autograd, the same way for everyone. Under `FiniteSum` every function takes a
     last argument `rows`, None for the whole sum. `points="stack"` promises that the functions take a point axis fast
     (dense data); with "loop" the oracle calls point by point. An instance whose data carry the lane axis gives `take`.
-    With `agents` the oracle asks the agents' local instance, and the evaluator this one, their mean. Beyond `x_limit` in
+    One that is a mean over `agents` says what each of them holds; only a distributed method asks them. Beyond `x_limit` in
     some coordinate x has run away to where phi is flat and a small gradient says nothing: the trial counts as diverged.
     Its functions count their own passes: a second book, which has to agree with the oracle's meter.
     """
@@ -162,3 +162,10 @@ class Problem(BaseModel):
     def generator(self, data_seed: int | None = None) -> torch.Generator:
         """The only source of randomness in `build`."""
         return torch.Generator().manual_seed(self.data_seed if data_seed is None else data_seed)
+
+
+class Shared(Problem):
+    """A problem that is the mean over agents: its instances have `agents`, and distributed methods can be run on it."""
+
+    agents: PositiveInt = 4
+    """how many own a part of it"""

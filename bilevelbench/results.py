@@ -6,7 +6,6 @@ NaN, missing counts 0, missing text "".
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,9 +146,11 @@ def upgrade(runs: pd.DataFrame, curve: pd.DataFrame, version: int) -> tuple[pd.D
 
 
 def _frame(table: str, rows: Sequence[Mapping[str, Any]], types: dict[str, pa.DataType]) -> pd.DataFrame:
-    for name, (i, row) in itertools.product(_REQUIRED[table], enumerate(rows)):
-        if row.get(name) in (None, ""):
-            raise InvalidInput(f"row {i} of `{table}` has no {name!r}; a trial is not known without it")
+    for name in _REQUIRED[table]:
+        values = [row.get(name) for row in rows]
+        lacking = [values.index(nothing) for nothing in (None, "") if nothing in values]
+        if lacking:
+            raise InvalidInput(f"row {min(lacking)} of `{table}` has no {name!r}; a trial is not known without it")
     columns = {name: pa.array(_values(table, name, type_, rows), type_) for name, type_ in types.items()}
     frame: pd.DataFrame = pa.table(columns).to_pandas()
     return frame
@@ -158,9 +159,17 @@ def _frame(table: str, rows: Sequence[Mapping[str, Any]], types: dict[str, pa.Da
 def _values(
     table: str, name: str, type_: pa.DataType, rows: Sequence[Mapping[str, Any]]
 ) -> Sequence[str | int | float]:
-    values = [row.get(name) for row in rows]
-    if type_ == REAL and all(type(value) is float for value in values):  # the usual case of a long curve
-        return values  # type: ignore[return-value]
+    values: list[Any] = [row.get(name) for row in rows]
+    kinds = set(map(type, values))
+    # The usual cases of a long curve, without a call for each value.
+    if type_ == REAL and kinds == {float}:
+        return values
+    if type_ == COUNT and kinds == {float} and all(map(float.is_integer, values)) and max(map(abs, values)) < 2**53:
+        return list(map(int, values))
+    if type_ == COUNT and kinds == {int} and max(map(abs, values)) < 2**53:
+        return values
+    if type_ == TEXT and kinds == {str} and "".join(values).isascii():
+        return values
     return [_value(table, name, type_, value) for value in values]
 
 

@@ -21,11 +21,13 @@ from bilevelbench.errors import BooksDisagree, BudgetExhausted
 from bilevelbench.evaluate import Evaluator
 from bilevelbench.lane import Lane
 from bilevelbench.lanes import PAD, keep, norm, padded, take
+from bilevelbench.network import Part
 from bilevelbench.noise import Exact
 from bilevelbench.oracle import Oracle
 from bilevelbench.pack import pack_algorithm
 from bilevelbench.problem import Instance, Problem
 from bilevelbench.registry import Registry, make
+from bilevelbench.team import join
 from bilevelbench.trial import Trial
 
 _DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
@@ -73,12 +75,14 @@ def _prepare(trials: Sequence[Trial], registry: Registry) -> PackRun | _Stillbor
         instance.constants.problem = problem.name
         methods = [make(entry, t.algorithm.params).resolve(instance.constants.at(i)) for i, t in enumerate(trials)]
         check_targets(trials[0], instance.constants)
+        with default_dtype(dtype):
+            part = join(methods[0], instance, trials[0])
     except Exception as error:
         if len(trials) > 1:
             raise PackFailed from error
         return _Stillborn(trials[0], f"could not be set up: {explain(error, _file(type(problem)))}")
     lanes = [Lane(trial, method.given()) for trial, method in zip(trials, methods, strict=True)]
-    return PackRun(lanes, pack_algorithm([methods[i] for i in order], dtype), instance, order, wide)
+    return PackRun(lanes, pack_algorithm([methods[i] for i in order], dtype), instance, order, wide, part)
 
 
 def _build(problem: Problem, trials: Sequence[Trial]) -> Instance:
@@ -103,17 +107,23 @@ class PackRun:
     """One pack on its way."""
 
     def __init__(
-        self, lanes: list[Lane], algorithm: Algorithm, instance: Instance, order: list[int], wide: bool
+        self,
+        lanes: list[Lane],
+        algorithm: Algorithm,
+        instance: Instance,
+        order: list[int],
+        wide: bool,
+        part: Part | None = None,
     ) -> None:
         self.lanes, self.algorithm, self.instance, self.wide = lanes, algorithm, instance, wide
         self.alone = len(lanes) == 1
         self.order = [lane.trial.id for lane in lanes]
         self.schedule = lanes[0].trial.schedule
-        self.evaluator = Evaluator(instance, self.schedule.second_order)
+        self.evaluator = self._evaluator(instance)
         trials = [lanes[i].trial for i in order]
         self.real = [place < len(lanes) for place in range(len(order))]
         budgets = [math.inf if t.budget.cost is None else t.budget.cost for t in trials]
-        self.oracle = Oracle(instance, algorithm.uses, [t.seed for t in trials], budgets, self.real)
+        self.oracle = Oracle(instance, algorithm.uses, [t.seed for t in trials], budgets, self.real, part)
         self._remember_loops()
         self.state: Any = None
         self.began = False  # `init` is over
@@ -143,6 +153,9 @@ class PackRun:
             where = f"in step {self.step + 1}" if self.began else "in `init`"
             told = f"{where}: {explain(error, _file(type(self.algorithm)))}"
             self._finish({0: (status, told)}, self.state, evaluate=False)
+        finally:
+            if self.oracle.network is not None:
+                self.oracle.network.end()
         place = {trial_id: i for i, trial_id in enumerate(self.order)}
         self.result.runs.sort(key=lambda row: place[row["trial_id"]])
         self.result.curve.sort(key=lambda row: place[row["trial_id"]])
@@ -260,13 +273,16 @@ class PackRun:
             {**shared, **dict(zip(names, row, strict=True))} for _, *row in zip(which, *lists.values(), strict=False)
         ]
 
+    def _evaluator(self, instance: Instance) -> Evaluator:
+        return Evaluator(instance, self.schedule.second_order, self.schedule.phi)
+
     def _evaluate(self, which: Sequence[int] | range, x: Tensor, y: Tensor, extras: dict[str, Tensor]) -> Any:
         """Of some lanes, padded like a pack, so that the numbers do not depend on who else is looked at."""
         if len(which) == len(self.lanes):
             return self.evaluator(x, y), extras
         index = torch.tensor(padded(list(which), PAD if self.wide else 1))
         some = self.instance.take(index)
-        evaluator = self.evaluator if some is self.instance else Evaluator(some, self.schedule.second_order)
+        evaluator = self.evaluator if some is self.instance else self._evaluator(some)
         return evaluator(take(x, index), take(y, index)), {k: take(v, index) for k, v in extras.items()}
 
     def _note_point(self) -> None:
@@ -426,7 +442,7 @@ class PackRun:
         self.algorithm = take(self.algorithm, index)
         self.oracle.take(order, self.real)
         self.instance = self.oracle.instance
-        self.evaluator = Evaluator(self.instance, self.schedule.second_order)
+        self.evaluator = self._evaluator(self.instance)
         self.grad_sum = take(self.grad_sum, index)
         self.kept = take(self.kept, index)
         self._reservoir = None

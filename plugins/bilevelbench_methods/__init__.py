@@ -1,6 +1,17 @@
 """The built-in methods, one file each, in a folder per family."""
 
 from bilevelbench import Algorithm, hookimpl
+from bilevelbench_methods.distributed import (
+    DistAccF2BA,
+    DistAID,
+    DistAIDLocal,
+    DistBOME,
+    DistF2BA,
+    DistF2BSA,
+    DistF2SA,
+    DistPBGD,
+    DistPF2BA,
+)
 from bilevelbench_methods.implicit.aid import AID
 from bilevelbench_methods.implicit.ba import BA
 from bilevelbench_methods.implicit.bsa import BSA
@@ -32,6 +43,15 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         BA,
         BOME,
         BSA,
+        DistAID,
+        DistAIDLocal,
+        DistAccF2BA,
+        DistBOME,
+        DistF2BA,
+        DistF2BSA,
+        DistF2SA,
+        DistPBGD,
+        DistPF2BA,
         F2BA,
         F2BAReleased,
         F2BSA,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from bilevelbench import Problem, hookimpl
 from bilevelbench_problems.chain import Chain
+from bilevelbench_problems.gpt2_cleaning import GPT2Cleaning
 from bilevelbench_problems.label_cleaning import LabelCleaningDigits
 from bilevelbench_problems.logcosh import LogCosh
-from bilevelbench_problems.logreg import LogRegBreastCancer, LogRegDigits
+from bilevelbench_problems.logreg import LogRegBreastCancer, LogRegBreastCancerAgents, LogRegDigits
 from bilevelbench_problems.newsgroups import Newsgroups, NewsgroupsSynthetic
 from bilevelbench_problems.power_tail import PowerTail
 from bilevelbench_problems.quadratic import Quadratic
+from bilevelbench_problems.quadratic_agents import QuadraticAgents
 from bilevelbench_problems.ridge_abalone import RidgeAbalone
 from bilevelbench_problems.saddle import Saddle, SaddleChain
+from bilevelbench_problems.source_cleaning import SourceCleaningLinear
 from bilevelbench_problems.tail_anchor import TailAnchor
 
 
@@ -19,16 +22,20 @@ from bilevelbench_problems.tail_anchor import TailAnchor
 def bilevelbench_problems() -> list[type[Problem]]:
     return [
         Chain,
+        GPT2Cleaning,
         LabelCleaningDigits,
         LogCosh,
         LogRegBreastCancer,
+        LogRegBreastCancerAgents,
         LogRegDigits,
         Newsgroups,
         NewsgroupsSynthetic,
         PowerTail,
         Quadratic,
+        QuadraticAgents,
         RidgeAbalone,
         Saddle,
         SaddleChain,
+        SourceCleaningLinear,
         TailAnchor,
     ]

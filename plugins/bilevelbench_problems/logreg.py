@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
-from bilevelbench import Constant, FiniteSum, Instance, Problem, Rows, bound, estimated, exact
+from bilevelbench import Agents, Constant, FiniteSum, Instance, Problem, Rows, Shared, bound, estimated, exact
 from bilevelbench_problems.common import spread
 
 _CACHED_SCORES = 72_000  # eight lanes of the digits
@@ -50,8 +50,11 @@ class _LogReg(Problem):
     """regulariser of every feature at the start"""
 
     def build(self) -> Instance:
+        return self._instance(self._split())
+
+    def _instance(self, split: Sequence[tuple[Tensor, Tensor]], agents: Agents | None = None) -> Instance:
         link = self._link()
-        train, val, test = (_Loss(link, A, b, torch.get_default_dtype()) for A, b in self._split())
+        train, val, test = (_Loss(link, A, b, torch.get_default_dtype()) for A, b in split)
         p, scores, reg = train.p, link.scores, self.reg_scale
 
         def shape(y: Tensor) -> Tensor:
@@ -91,7 +94,7 @@ class _LogReg(Problem):
             jvp_g_xy=lambda x, y, v, rows=None: coupled(x, y, v, rows),
             x0=torch.zeros(1, p),
             y0=torch.zeros(1, scores * p),
-            constants=_constants(type(self), self.data_seed, reg),
+            constants=_constants(self),
             noise=FiniteSum(n_f=val.n, n_g=train.n),
             points="stack",
             metrics={
@@ -99,6 +102,7 @@ class _LogReg(Problem):
                 "test_loss": lambda x, y: test.value(shape(y)),
                 "test_accuracy": lambda x, y: test.accuracy(shape(y)),
             },
+            agents=agents,
         )
 
     def _link(self) -> _Softmax | _Binary:
@@ -148,6 +152,33 @@ class LogRegBreastCancer(_LogReg):
 
     def _standardised(self, A: Tensor, train: Tensor) -> Tensor:
         return (A - train.mean(0)) / train.std(0, correction=0)
+
+
+class LogRegBreastCancerAgents(Shared, LogRegBreastCancer):
+    """logreg_breast_cancer whose training and validation rows are dealt out to agents: f_i and g_i are means over agent i's.
+
+    Rows that do not divide evenly are left out (of 285 and 142 with four agents: one and two). Every agent holds the whole
+    regulariser. Constants and metrics are those of the mean problem.
+    """
+
+    name = "logreg_breast_cancer_agents"
+    embedded = False  # every distributed method would start processes in `run --all`
+
+    def build(self) -> Instance:
+        train, val, test = self._split()
+
+        def local(i: int) -> Instance:
+            return self._instance([(A[i :: self.agents], b[i :: self.agents]) for A, b in (train, val)] + [test])
+
+        return self._instance([train, val, test], Agents(self.agents, local))
+
+    def _split(self) -> list[tuple[Tensor, Tensor]]:
+        train, val, test = super()._split()
+        return [*(self._even(*rows) for rows in (train, val)), test]
+
+    def _even(self, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        n = len(b) - len(b) % self.agents
+        return A[:n], b[:n]
 
 
 class _Softmax:
@@ -321,11 +352,10 @@ def _solve(train: _Dense, d: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @functools.lru_cache(maxsize=32)
-def _constants(problem: type[_LogReg], data_seed: int, reg: float) -> dict[str, Constant]:
+def _constants(problem: _LogReg) -> dict[str, Constant]:
     """Some dense linear algebra: about a second for the digits, so it is kept."""
-    chosen = problem(data_seed=data_seed)
-    link = chosen._link()
-    train, val, _ = (_Dense(link, A, b) for A, b in chosen._split())
+    link, reg = problem._link(), problem.reg_scale
+    train, val, _ = (_Dense(link, A, b) for A, b in problem._split())
     p, scores = train.A.shape[1], link.scores
     L_gy = link.curvature * train.top() + reg
     pick = torch.eye(p, dtype=torch.float64).repeat(1, scores)  # x_j meets the entries (c, j)

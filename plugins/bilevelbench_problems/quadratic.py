@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Instance, Problem, Reference, dot, estimated, exact
+from bilevelbench import Additive, Constant, Exact, Instance, Problem, Reference, dot, estimated, exact
 from bilevelbench_problems.common import noise_model, random_orthogonal, spread
 
 
@@ -43,50 +45,92 @@ class Quadratic(Problem):
         A = (Q * spectrum) @ Q.T
         B = normal(dx, dy) / dy**0.5
         M = B @ (Q / spectrum) @ Q.T
-        hess = M @ M.T + reg * torch.eye(dx, dtype=torch.float64)
         c, x0, y0 = normal(dy), normal(1, dx), normal(1, dy)
 
-        joint = torch.cat([torch.cat([torch.zeros(dx, dx), -B], 1), torch.cat([-B.T, A], 1)])
-        x_min = torch.linalg.solve(hess, M @ c)
-        constants = {
-            "mu": exact(spectrum[-1]),
-            "L_gy": exact(spectrum[0]),
+        return closed_form(
+            Matrices(A, B, M, c, reg),
+            (spectrum[-1], spectrum[0]),
+            x0,
+            y0,
+            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
+        )
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """A, B, M = B A⁻¹ and c of g = 1/2 yᵀA y - xᵀB y and f = 1/2 ‖y - c‖² + reg/2 ‖x‖² + offset, in float64."""
+
+    A: Tensor
+    B: Tensor
+    M: Tensor
+    c: Tensor
+    reg: float
+    offset: float = 0.0
+
+    @property
+    def hess(self) -> Tensor:
+        """∇²φ."""
+        return self.M @ self.M.T + self.reg * torch.eye(len(self.M), dtype=torch.float64)
+
+    @property
+    def x_min(self) -> Tensor:
+        return torch.linalg.solve(self.hess, self.M @ self.c)
+
+    def functions(self) -> dict[str, Callable[..., Tensor]]:
+        """f, g and all derivatives, in torch's default dtype."""
+        A, B, c = (t.to(torch.get_default_dtype()) for t in (self.A, self.B, self.c))
+        Bt, reg, offset = B.T.contiguous(), self.reg, self.offset
+        return {
+            "f": lambda x, y: 0.5 * dot(y - c, y - c) + 0.5 * reg * dot(x, x) + offset,
+            "g": lambda x, y: 0.5 * dot(y @ A, y) - dot(x @ B, y),
+            "grad_f_x": lambda x, y: spread(reg * x, y),
+            "grad_f_y": lambda x, y: spread(y - c, x),
+            "grad_g_x": lambda x, y: spread(-(y @ Bt), x),
+            "grad_g_y": lambda x, y: y @ A - x @ B,
+            "hvp_g_yy": lambda x, y, v: spread(v @ A, x, y),
+            "jvp_g_xy": lambda x, y, v: spread(-(v @ Bt), x, y),
+        }
+
+    def constants(self, spectrum: tuple[Tensor, Tensor], x0: Tensor, y0: Tensor) -> dict[str, Constant]:
+        """`spectrum`: the least and the largest eigenvalue of A."""
+        B, M, hess, dx = self.B, self.M, self.hess, len(self.B)
+        joint = torch.cat([torch.cat([torch.zeros(dx, dx), -B], 1), torch.cat([-B.T, self.A], 1)])
+        away = x0 - self.x_min
+        return {
+            "mu": exact(spectrum[0]),
+            "L_gy": exact(spectrum[1]),
             "L_g": exact(torch.linalg.matrix_norm(joint, 2)),
-            "L_f": exact(max(1.0, reg)),
+            "L_f": exact(max(1.0, self.reg)),
             "rho_f": exact(0),
             "rho_g": exact(0),
             "nu_g": exact(0),
-            "C_f": estimated((y0 - c).norm()),
+            "C_f": estimated((y0 - self.c).norm()),
             "L_phi": exact(torch.linalg.matrix_norm(hess, 2)),
             "rho_phi": exact(0),
-            "Delta": exact(0.5 * (x0 - x_min) @ hess @ (x0 - x_min).T),
+            "Delta": exact(0.5 * away @ hess @ away.T),
             "R": exact((y0 - x0 @ M).square().sum()),
         }
 
-        A, B, M, hess, c, x0, y0 = (t.to(torch.get_default_dtype()) for t in (A, B, M, hess, c, x0, y0))
-        Bt, Mt = B.T.contiguous(), M.T.contiguous()
 
-        def f(x: Tensor, y: Tensor) -> Tensor:
-            return 0.5 * dot(y - c, y - c) + 0.5 * reg * dot(x, x)
-
-        return Instance(
-            f=f,
-            g=lambda x, y: 0.5 * dot(y @ A, y) - dot(x @ B, y),
-            grad_f_x=lambda x, y: spread(reg * x, y),
-            grad_f_y=lambda x, y: spread(y - c, x),
-            grad_g_x=lambda x, y: spread(-(y @ Bt), x),
-            grad_g_y=lambda x, y: y @ A - x @ B,
-            hvp_g_yy=lambda x, y, v: spread(v @ A, x, y),
-            jvp_g_xy=lambda x, y, v: spread(-(v @ Bt), x, y),
-            x0=x0,
-            y0=y0,
-            constants=constants,
-            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
-            reference=Reference(
-                y_star=lambda x: x @ M,
-                phi=lambda x: f(x, x @ M),
-                grad_phi=lambda x: (x @ M - c) @ Mt + reg * x,
-                hess_phi=lambda x: hess.expand(*x.shape, dx),
-            ),
-            points="stack",
-        )
+def closed_form(
+    q: Matrices, spectrum: tuple[Tensor, Tensor], x0: Tensor, y0: Tensor, noise: Exact | Additive, **more: Any
+) -> Instance:
+    """The instance of these matrices, with everything that is known of it."""
+    constants, functions = q.constants(spectrum, x0, y0), q.functions()
+    M, hess, c, x0, y0 = (t.to(torch.get_default_dtype()) for t in (q.M, q.hess, q.c, x0, y0))
+    Mt, reg, f = M.T.contiguous(), q.reg, functions["f"]
+    return Instance(
+        **functions,
+        x0=x0,
+        y0=y0,
+        constants=constants,
+        noise=noise,
+        reference=Reference(
+            y_star=lambda x: x @ M,
+            phi=lambda x: f(x, x @ M),
+            grad_phi=lambda x: (x @ M - c) @ Mt + reg * x,
+            hess_phi=lambda x: hess.expand(*x.shape, len(M)),
+        ),
+        points="stack",
+        **more,
+    )

@@ -218,7 +218,7 @@ def test_a_method_goes_by_its_label_or_its_algorithm():
         ({"panel": [{"y": "phi", "colour": "red"}]}, "no field 'colour'"),
         ({"panel": [{"y": "phi", "line": {"label": "l"}}]}, "a value or a column"),
         ({"name": "../up"}, "should match pattern"),
-        ({"titel": "t"}, "no field 'titel'; did you mean 'title'"),
+        ({"titel": "t"}, r"no field 'titel' \(titel = 't'\); did you mean 'title'"),
     ],
 )  # fmt: skip
 def test_mistakes_in_a_figure_are_sentences(change, said):

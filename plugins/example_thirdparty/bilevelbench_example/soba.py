@@ -33,6 +33,7 @@ class SOBA(Algorithm):
     name = "soba"
     family = "implicit"
     uses = frozenset({"grad_g_y", "hvp_g_yy", "jvp_g_xy", "grad_f"})
+    tuned = {"b": "upper_step", "a": "lower_step"}
 
     a: PositiveFloat | None = None
     """first step of y and v; default 1/L_g"""

@@ -1,0 +1,85 @@
+"""Problems that agents share are the means of what the agents hold, and what is declared of them is true of the mean."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from bilevelbench_problems import LogRegBreastCancerAgents, QuadraticAgents
+
+from bilevelbench import FiniteSum, Instance, Shared
+from bilevelbench.problem import QUERIES
+from bilevelbench.testing import parametrize_with_checks
+
+SHARED = [
+    QuadraticAgents(),
+    QuadraticAgents(agents=3, dim_x=2, dim_y=5, difference=0.3, data_seed=4),
+    QuadraticAgents(agents=1),
+    LogRegBreastCancerAgents(),
+    LogRegBreastCancerAgents(agents=3, data_seed=2),
+]
+
+
+def point(instance: Instance) -> tuple[torch.Tensor, ...]:
+    rng = torch.Generator().manual_seed(3)
+    return tuple(torch.randn(2, d, generator=rng) for d in (instance.dx, instance.dy, instance.dy))
+
+
+@pytest.mark.parametrize("problem", SHARED, ids=str)
+@pytest.mark.parametrize("query", [q for q in QUERIES if q not in ("grad_f", "grad_g")])
+def test_the_instance_is_the_mean_over_its_agents(problem: Shared, query: str) -> None:
+    instance = problem.build()
+    assert instance.agents is not None
+    assert instance.agents.count == problem.agents
+    x, y, v = point(instance)
+    arguments = (x, y, v) if "vp_" in query else (x, y)
+    local = [instance.agents.local(i).functions[query](*arguments) for i in range(problem.agents)]
+    torch.testing.assert_close(sum(local) / len(local), instance.functions[query](*arguments), rtol=1e-12, atol=1e-12)
+
+
+@parametrize_with_checks(
+    [QuadraticAgents(dim_x=3, dim_y=4), QuadraticAgents(dim_x=3, dim_y=4, sigma_f=0.5, sigma_g=0.5)]
+)
+def test_conformance(plugin, check):
+    check(plugin)
+
+
+def test_more_agents_do_not_change_those_that_are_there() -> None:
+    few, many = QuadraticAgents(agents=2).held(), QuadraticAgents(agents=5).held()
+    for ours, theirs in zip(few, many, strict=False):
+        assert torch.equal(ours.A, theirs.A)
+        assert torch.equal(ours.c, theirs.c)
+
+
+def test_agents_without_difference_are_alike() -> None:
+    first, *others = QuadraticAgents(difference=0).held()
+    for other in others:
+        assert torch.equal(first.A, other.A)
+        assert torch.equal(first.B, other.B)
+    apart = QuadraticAgents(difference=1).held()
+    assert (apart[0].A - apart[1].A).abs().max() > 0.1
+
+
+def test_the_distance_is_zero_where_the_gradient_is() -> None:
+    instance = QuadraticAgents().build()
+    reference, x0 = instance.reference, instance.x0
+    x_min = x0 - torch.linalg.solve(reference.hess_phi(x0)[0], reference.grad_phi(x0)[0])
+    assert instance.metrics["distance"](x_min, instance.y0).item() == pytest.approx(0, abs=1e-10)
+    assert instance.metrics["distance"](x_min + 1, instance.y0).item() == pytest.approx(instance.dx**0.5)
+
+
+def test_noise_of_the_mean_is_that_of_independent_agents() -> None:
+    instance = QuadraticAgents(agents=4, sigma_f=0.6, sigma_g=0.2).build()
+    assert (instance.noise.sigma_f, instance.noise.sigma_g) == (0.3, 0.1)
+    assert (instance.agents.local(0).noise.sigma_f, instance.agents.local(0).noise.sigma_g) == (0.6, 0.2)
+
+
+@pytest.mark.parametrize("agents", [1, 2, 3, 4, 7])
+def test_rows_are_dealt_out_evenly(agents: int) -> None:
+    instance = LogRegBreastCancerAgents(agents=agents).build()
+    whole = instance.noise
+    assert isinstance(whole, FiniteSum)
+    assert 142 - agents < whole.n_f <= 142
+    assert 285 - agents < whole.n_g <= 285
+    for i in range(agents):
+        own = instance.agents.local(i).noise
+        assert (own.n_f * agents, own.n_g * agents) == (whole.n_f, whole.n_g)
