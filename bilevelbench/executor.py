@@ -2,7 +2,8 @@
 
 A worker writes its own packs into the store, so nothing that is finished depends on this process. A worker that dies or
 hangs takes only its own pack down; that pack is split and run again, down to single trials, so that the culprit alone
-gets the status.
+gets the status. A trial whose worker was killed is tried again before it is blamed: the hand that killed it may have
+been anyone's.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, TimeoutError, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, Protocol
 
 from bilevelbench.environment import environment, plugin_commit
 from bilevelbench.errors import BilevelbenchError, InvalidInput
@@ -30,9 +32,11 @@ from bilevelbench.store import Store
 from bilevelbench.trial import Trial
 
 #: A worker is killed when its pack takes longer than this many times its seconds, plus a minute for evaluations.
-_PATIENCE, _GRACE = 2.0, 60.0
+_PATIENCE, GRACE = 2.0, 60.0
 #: So often in a row may all workers die before any has begun a pack.
 _FALSE_STARTS = 3
+#: So often is a single trial tried whose worker is killed.
+ATTEMPTS = 3
 
 Pack = tuple[Trial, ...]
 
@@ -49,75 +53,108 @@ class Done:
 Progress = Callable[[Done], None]
 
 
+class Executor(Protocol):
+    """Runs packs and yields each when it is in the store; as text, it says where."""
+
+    def __call__(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]: ...
+
+
 def run_here(packs: Sequence[Pack], store: Store, plugins: Registry) -> Iterator[Done]:
     """One pack after the other in this process."""
     for pack in packs:
-        yield _keep(_run(pack, plugins), pack, store, plugins)
+        yield keep(_run(pack, plugins), pack, store, plugins)
 
 
 def run_in_workers(
-    packs: Sequence[Pack], store: Store, jobs: int, memory: float | None = None, grace: float = _GRACE
+    packs: Sequence[Pack], store: Store, jobs: int, memory: float | None = None, grace: float = GRACE
 ) -> Iterator[Done]:
     """Packs in `jobs` worker processes; `memory` is a limit in GiB for each."""
-    from pebble import ProcessExpired  # (starts no threads unless needed)
+    refuse_objects(packs)
+    if packs:
+        with Workers(jobs, memory, grace) as workers:
+            yield from workers.run(packs, store)
 
+
+def refuse_objects(packs: Sequence[Pack]) -> None:
     for pack in packs:
         if "this session" in (pack[0].plugin, pack[0].problem_plugin):
             raise InvalidInput(
                 f"{pack[0].algorithm.name} on {pack[0].problem.name}: an object of this session cannot be sent to a "
                 "worker process; use jobs = 0, or put its class into a file and name that"
             )
-    if not packs:
-        return
-    pool = _pool(jobs, memory)
-    waiting: dict[Any, Pack] = {}
-    false_starts, finished = 0, False
 
-    def submit(pack: Pack) -> None:
-        args = ([trial.model_dump(mode="json") for trial in pack], str(store.folder))
-        with _deaf_children():
-            waiting[pool.schedule(_work, args=args, timeout=_limit(pack, grace))] = pack
 
-    try:
-        for pack in packs:
-            submit(pack)
+class Workers:
+    """Worker processes that stay from one `run` to the next."""
+
+    def __init__(self, jobs: int, memory: float | None, grace: float) -> None:
+        self.jobs, self.memory, self.grace = jobs, memory, grace
+        self._pool = _pool(jobs, memory)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.end(at_once=kind is not None)
+
+    def end(self, at_once: bool) -> None:
+        if at_once:
+            self._pool.stop()
+        else:
+            self._pool.close()
+        self._pool.join()
+
+    def run(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
+        """Each pack when it is stored; a sentence from a worker is an InvalidInput."""
+        from pebble import ProcessExpired  # (starts no threads unless needed)
+
+        waiting = {self._submit(pack, store): pack for pack in packs}
+        casualties, false_starts = Casualties(), 0
         while waiting:
             ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in ready:
                 pack = waiting.pop(future)
                 try:
                     outcome = future.result()
-                except (ProcessExpired, TimeoutError, CancelledError) as error:
+                except (ProcessExpired, CancelledError) as error:
                     false_starts = 0
-                    if len(pack) > 1:
-                        submit(pack[: len(pack) // 2])
-                        submit(pack[len(pack) // 2 :])
-                    else:
-                        yield _keep(_lost(pack[0], error), pack, store, registry())
+                    code = getattr(error, "exitcode", None)
+                    again = casualties.again(pack, killed=_by_a_stranger(code))
+                    waiting |= {self._submit(part, store): part for part in again}
+                    if not again:
+                        yield keep(lost(pack[0], cause_of_death(code), code), pack, store, registry())
                 except BrokenProcessPool:  # no worker lived long enough to take a pack: all of them wait for a new pool
                     false_starts += 1
                     if false_starts == _FALSE_STARTS:
-                        raise InvalidInput(_no_workers(memory)) from None
+                        raise InvalidInput(_no_workers(self.memory)) from None
                     left = [pack, *waiting.values()]
-                    waiting.clear()
-                    pool.stop()
-                    pool.join()
-                    pool = _pool(jobs, memory)
-                    for again in left:
-                        submit(again)
+                    self.end(at_once=True)
+                    self._pool = _pool(self.jobs, self.memory)
+                    waiting = {self._submit(again, store): again for again in left}
                     break
                 else:
                     false_starts = 0
                     if isinstance(outcome, str):
                         raise InvalidInput(outcome)
                     yield outcome
-        finished = True
-    finally:
-        if finished:
-            pool.close()
-        else:
-            pool.stop()
-        pool.join()
+
+    def _submit(self, pack: Pack, store: Store) -> Any:
+        with deaf_children():
+            return self._pool.schedule(_work, args=(as_json(pack), str(store.folder), _limit(pack, self.grace)))
+
+
+class Casualties:
+    """What becomes of packs whose worker died: halves, or another attempt, or in the end the blame."""
+
+    def __init__(self) -> None:
+        self._deaths: Counter[str] = Counter()
+
+    def again(self, pack: Pack, killed: bool) -> list[Pack]:
+        """What to run once more; nothing if the pack's one trial is the culprit. `killed`: perhaps by someone else."""
+        if len(pack) > 1:
+            return [pack[: len(pack) // 2], pack[len(pack) // 2 :]]
+        self._deaths[pack[0].id] += 1
+        return [pack] if killed and self._deaths[pack[0].id] < ATTEMPTS else []
 
 
 def _pool(jobs: int, memory: float | None) -> Any:
@@ -128,7 +165,7 @@ def _pool(jobs: int, memory: float | None) -> Any:
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
+def deaf_children() -> Iterator[None]:
     """Processes and threads that are started inside do not hear Ctrl-C, from their first instant on: it is ours."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -145,6 +182,7 @@ def start_worker(memory: float | None) -> None:
     import torch
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the time limit of a pack, which ends this process
     torch.set_num_threads(1)
     registry()  # now, and not within the time limit of the first pack
     if memory is not None:
@@ -164,22 +202,39 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(dumps: list[dict[str, Any]], folder: str) -> Done | str:
+def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) -> Done | str:
     """A sentence instead of an exception: not every exception survives the way to another process."""
     try:
-        pack = tuple(Trial.model_validate(dump) for dump in dumps)
+        if limit is not None:
+            # The kernel's timer: it ends also what never gives the interpreter back, and no change of the clock moves it.
+            signal.setitimer(signal.ITIMER_REAL, limit)
+        pack = from_json(dumps)
         plugins = registry()
         for named, entry, version in (
             (pack[0].algorithm, plugins.algorithm(pack[0].algorithm.key), pack[0].plugin_version),
             (pack[0].problem, plugins.problem(pack[0].problem.key), pack[0].problem_plugin_version),
         ):
             if version and entry.version != version:
-                return f"{named.name} was changed while it was being run; run the same command again"
-        return _keep(_run(pack, plugins), pack, Store(folder), plugins)
+                return (
+                    f"{named.name} has version {entry.version} in its worker and {version} in the plan: it was changed "
+                    "while it was being run, or is another one there; run the same command again with one version"
+                )
+        return keep(_run(pack, plugins), pack, Store(folder), plugins)
     except BilevelbenchError as error:
         return str(error)
     except Exception as error:
         return f"a worker process failed outside of any trial: {type(error).__name__}: {error}"
+    finally:
+        if limit is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def as_json(pack: Pack) -> list[dict[str, Any]]:
+    return [trial.model_dump(mode="json") for trial in pack]
+
+
+def from_json(dumps: Sequence[dict[str, Any]]) -> Pack:
+    return tuple(Trial.model_validate(dump) for dump in dumps)
 
 
 def _run(pack: Pack, plugins: Registry) -> PackResult:
@@ -196,7 +251,8 @@ def _run(pack: Pack, plugins: Registry) -> PackResult:
         return result
 
 
-def _keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Done:
+def keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Done:
+    """Put a pack's rows into the store."""
     runs, curve = runs_frame(result.runs), curve_frame(result.curve)
     record = {
         "trials": [{"id": trial.id, **trial.model_dump(mode="json")} for trial in pack],
@@ -234,13 +290,20 @@ def _limit(pack: Pack, grace: float) -> float | None:
     return None if longest is None or None in seconds else _PATIENCE * longest + grace
 
 
-def _lost(trial: Trial, error: BaseException) -> PackResult:
-    if isinstance(error, TimeoutError):
+def lost(trial: Trial, cause: str, code: int | None = None) -> PackResult:
+    """The row of a trial whose worker process did not come back."""
+    if code == -signal.SIGALRM:
         limit = f"{trial.budget.seconds:g} seconds of steps" if trial.budget.seconds else "its time"
         return _row(
             trial, "timeout", f"hung: gave no answer long after {limit} were over; its worker process was killed"
         )
-    return _row(trial, "error", f"its worker process {cause_of_death(getattr(error, 'exitcode', None))}")
+    times = f" (in each of {ATTEMPTS} attempts)" if _by_a_stranger(code) else ""
+    return _row(trial, "error", f"its worker process {cause}{times}")
+
+
+def _by_a_stranger(code: int | None) -> bool:
+    """A signal may come from anywhere; an exit code and the time limit are the trial's own."""
+    return code is not None and code < 0 and code != -signal.SIGALRM
 
 
 def _row(trial: Trial, status: str, message: str) -> PackResult:

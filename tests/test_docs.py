@@ -21,7 +21,7 @@ PAGES = {
 }
 GUIDES = (
     "first-run", "your-method", "your-problem", "how-calls-are-counted", "how-to-tune-fairly", "results-format",
-    "how-to-submit",
+    "how-to-submit", "clusters",
 )  # fmt: skip
 
 #: What is shown and not run, by its first line, and why; the page has to say the same.
@@ -33,11 +33,16 @@ NOT_RUN = {
     ("docs/your-method.md", "pip install -e bilevelbench-my-method"): "installs; tests/test_thirdparty.py does it",
     ("docs/how-to-submit.md", "bilevelbench leaderboard serve site"): "runs until it is stopped",
     ("docs/how-to-submit.md", "git checkout -b results-my-method"): "needs a clone of yours",
+    ("docs/clusters.md", 'pip install "bilevelbench[dask]"'): "installs; the tests have it",
+    ("docs/clusters.md", "dask scheduler                                # prints its address"):
+        "needs a cluster; tests/test_dask.py starts one",
+    ("docs/clusters.md", "# slurm_sweep.py"): "needs SLURM and dask-jobqueue",
 }  # fmt: skip
 
 #: What a page promises to leave behind: a file, and a word in it.
 LEFT = {
     "README.md": ("site/index.html", "f2ba"),
+    "docs/clusters.md": ("out/index.html", "f2ba"),
     "docs/first-run.md": ("out/index.html", "aid"),
     "docs/your-method.md": ("site/index.html", "my_method"),  # four commands to a row on a board
     "docs/your-problem.md": ("out/index.html", "my_problem"),

@@ -42,6 +42,8 @@ class Dangerous(Algorithm):
         if bool((self.eta > 0.5).any()):
             if self.mode == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.mode == "kill parent":
+                os.kill(os.getppid(), signal.SIGKILL)
             if self.mode == "exit":
                 os._exit(7)
             if self.mode == "sys.exit":

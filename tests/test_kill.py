@@ -23,9 +23,11 @@ COMMAND = ["run", "-a", "f2ba", "-p", "quadratic[data_seed=0,1,2,3,4,5,6,7]", "-
 PACKS, TRIALS = 8, 16
 
 
-def start(folder, jobs=1):
-    command = [sys.executable, "-W", "error", "-m", "bilevelbench", *COMMAND, "--jobs", str(jobs), "-o", str(folder)]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+def start(folder, jobs=1, *more, command=COMMAND, **environment):
+    """The command with further options, in a process of its own."""
+    options = [*command, "--jobs", str(jobs), "-o", str(folder), *more]
+    command = [sys.executable, "-W", "error", "-m", "bilevelbench", *options]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     # A group of its own, which is then killed as a whole; and Ctrl-C as in a terminal, also where these tests run in the
     # background of a shell, which makes its children ignore it.
     return subprocess.Popen(
@@ -34,10 +36,10 @@ def start(folder, jobs=1):
     )  # fmt: skip
 
 
-def here(folder):
+def here(folder, command=COMMAND):
     """The same command in this process: its output."""
     out, argv = io.StringIO(), sys.argv
-    sys.argv = ["bilevelbench", *COMMAND, "--jobs", "0", "-o", str(folder)]
+    sys.argv = ["bilevelbench", *command, "--jobs", "0", "-o", str(folder)]
     try:
         with contextlib.redirect_stdout(out), pytest.raises(SystemExit) as stop:
             main()
