@@ -556,10 +556,10 @@ def test_suite_names_a_trial_once(tmp_path):
     ("text", "message"),
     [
         ("budget = = 3", r"suite .*mine.toml is no valid TOML: .*line 1"),
-        (HEAD + "setps = 3\n", r"suite .*mine.toml: budget.setps = 3: extra inputs are not permitted"),
-        ("titel = 'x'\n" + HEAD, r"suite .*mine.toml: titel = 'x': extra inputs are not permitted"),
+        (HEAD + "setps = 3\n", r"suite .*mine.toml: budget: there is no field 'setps' \(setps = 3\); did you mean 'steps'"),
+        ("titel = 'x'\n" + HEAD, r"suite .*mine.toml: .*there is no field 'titel' \(titel = 'x'\); did you mean 'title'"),
         ("title = 'x'\n", r"suite .*mine.toml: budget = .*: field required"),
-        ("[budget]\n", r"suite .*mine.toml: budget = {}: .*a budget needs one of cost, steps and seconds"),
+        ("[budget]\n", r"suite .*mine.toml: budget: a budget needs one of cost, steps and seconds"),
         ("seeds = 0\n" + HEAD, r"suite .*mine.toml: seeds.* = 0"),
         ("algorithm = 'some'\n" + HEAD, r"suite .*mine.toml: algorithm.* = 'some'"),
     ],
@@ -641,6 +641,7 @@ def test_id_survives_json():
         {"plugin_version": "2"},
         {"problem_plugin": "other"},
         {"problem_plugin_version": "3"},
+        {"tuned": True},
     ],
     ids=str,
 )
@@ -650,7 +651,7 @@ def test_id_depends_on_everything_else(change):
 
 def test_every_field_of_a_trial_is_in_that_list():
     changed = {"algorithm", "problem", "seed", "budget", "targets", "schedule", "dtype"}
-    changed |= {"plugin", "plugin_version", "problem_plugin", "problem_plugin_version"}
+    changed |= {"plugin", "plugin_version", "problem_plugin", "problem_plugin_version", "tuned"}
     assert set(Trial.model_fields) == changed | {"label"}
 
 
