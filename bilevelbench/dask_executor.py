@@ -8,6 +8,7 @@ Dask worker that is lost all the same has its packs run elsewhere, by Dask first
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import multiprocessing
 import secrets
@@ -40,6 +41,7 @@ from bilevelbench.store import Store, pack_paths, read_record, read_tables
 try:
     import dask
     from distributed import Client, KilledWorker, LocalCluster, Worker, WorkerPlugin, as_completed, get_worker
+    from distributed.comm.core import connect
 except ImportError as missing:
     raise InvalidInput(f'--executor dask needs Dask ({missing}); pip install "bilevelbench[dask]"') from None
 
@@ -156,6 +158,7 @@ def _local(jobs: int) -> Iterator[Client]:
 def _connected(address: str) -> Iterator[Client]:
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # of a lost connection we tell ourselves
     try:
+        asyncio.run(asyncio.wait_for(_greet(address), _CONNECT))
         client = Client(address, timeout=_CONNECT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise InvalidInput(
@@ -164,6 +167,12 @@ def _connected(address: str) -> Iterator[Client]:
         ) from None
     with client:
         yield client
+
+
+async def _greet(address: str) -> None:
+    """Before the client does, whose time limit does not hold for something that listens and never answers."""
+    comm = await connect(address)
+    comm.abort()
 
 
 # ---------------------------------------------------------------------------------------------------- on a Dask worker
