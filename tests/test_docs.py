@@ -21,7 +21,7 @@ PAGES = {
 }
 GUIDES = (
     "first-run", "your-method", "your-problem", "how-calls-are-counted", "how-to-tune-fairly", "results-format",
-    "how-to-submit", "clusters",
+    "how-to-submit", "clusters", "internet-scale",
 )  # fmt: skip
 
 #: What is shown and not run, by its first line, and why; the page has to say the same.
@@ -29,6 +29,8 @@ NOT_RUN = {
     ("README.md", "make run     # makes .venv, installs, runs every method on every embedded problem, prints the table, "
      "says where the page is"): "needs the network; the tests run in what it makes",
     ("README.md", "bilevelbench rates --table 1 --quick"): "takes two minutes; tests/rates run it",
+    ("README.md", "bilevelbench run --suite figure1 -o figure1                 # an experiment of the paper, with a verdict "
+     "on its claim"): "takes minutes; tests/report and tests/tune run short forms of both",
     ("docs/first-run.md", "git clone URL bilevelbench"): "needs the network; the tests run in what it makes",
     ("docs/your-method.md", "pip install -e bilevelbench-my-method"): "installs; tests/test_thirdparty.py does it",
     ("docs/how-to-submit.md", "bilevelbench leaderboard serve site"): "runs until it is stopped",
