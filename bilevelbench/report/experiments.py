@@ -122,7 +122,7 @@ class _Compared(Frozen):
         texts = []
         for method, value in side.items():
             lost = trials.diverged(method)
-            texts.append(f"{method} {number(value)}" if math.isfinite(value) else f"{method} none")
+            texts.append(f"{method} {number(value, 4)}" if math.isfinite(value) else f"{method} none")
             texts[-1] += f" ({lost})" if lost else ""
         return ", ".join(texts)
 
