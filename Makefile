@@ -7,13 +7,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Results of others, as they sent them in.
 SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
 
-.PHONY: run test install bench lint leaderboard page clean
+.PHONY: run test install bench lint leaderboard page soak clean
 
 run: install
 	$(BIN)/bilevelbench run --all
 
 test: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not long"
+
+# What takes many minutes: hundreds of killed processes, every method on a cluster.
+soak: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
 
 install: $(VENV)/.install
 

@@ -130,7 +130,7 @@ def test_the_same_table_and_any_worker_may_be_killed(tmp_path, undisturbed):
     assert_same(load_results(tmp_path), undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_method_on_every_problem_gives_the_same_table(tmp_path):
     for name, more in (("local", ()), ("dask", DASK)):
         process = start(tmp_path / name, 2, *more, command=["run", "--all"])

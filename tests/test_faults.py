@@ -100,7 +100,7 @@ def test_eight_random_kills(tmp_path):
     kill_and_compare(tmp_path, trials=30, kills=8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_hundred_random_kills_over_three_hundred_trials(tmp_path):
     kill_and_compare(tmp_path, trials=300, kills=200)
 
