@@ -556,8 +556,14 @@ def test_suite_names_a_trial_once(tmp_path):
     ("text", "message"),
     [
         ("budget = = 3", r"suite .*mine.toml is no valid TOML: .*line 1"),
-        (HEAD + "setps = 3\n", r"suite .*mine.toml: budget: there is no field 'setps' \(setps = 3\); did you mean 'steps'"),
-        ("titel = 'x'\n" + HEAD, r"suite .*mine.toml: .*there is no field 'titel' \(titel = 'x'\); did you mean 'title'"),
+        (
+            HEAD + "setps = 3\n",
+            r"suite .*mine.toml: budget: there is no field 'setps' \(setps = 3\); did you mean 'steps'",
+        ),
+        (
+            "titel = 'x'\n" + HEAD,
+            r"suite .*mine.toml: .*there is no field 'titel' \(titel = 'x'\); did you mean 'title'",
+        ),
         ("title = 'x'\n", r"suite .*mine.toml: budget = .*: field required"),
         ("[budget]\n", r"suite .*mine.toml: budget: a budget needs one of cost, steps and seconds"),
         ("seeds = 0\n" + HEAD, r"suite .*mine.toml: seeds.* = 0"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import textwrap
 
 import numpy as np
@@ -22,22 +24,31 @@ CAPTION = (
 
 #: In an inch of a title, at least.
 _LETTERS = 13
+_IN_A_ROW = 3
 
 
 def experiment_figure(outcome: Outcome) -> Figure:
-    """All panels of an experiment in a row; one without anything to draw says so."""
+    """All panels of an experiment, three in a row; one without anything to draw says so.
+
+    Each method has a colour of its own: there are few of them, and often of one family.
+    """
     runs = titled(outcome.results.runs)
-    style = figures.looks(list(runs["method"].unique()), figures.families(outcome.results))
+    style = figures.looks(list(runs["method"].unique()))
     curve = outcome.results.curve.merge(runs[["trial_id", "title", "method", "status"]], on="trial_id")
     panels = outcome.figure.panel
     with figures.settings():
-        figure = Figure(figsize=(3.5 * len(panels) + 1.6, 3.4), layout="constrained")
-        row = figure.subplots(1, len(panels), squeeze=False)[0]
+        columns = min(len(panels), _IN_A_ROW)
+        rows = math.ceil(len(panels) / columns)
+        figure = Figure(figsize=(3.5 * columns + 1.6, 3.4 * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
         drawn: dict[str, Line2D] = {}
-        for axes, panel in zip(row, panels, strict=True):
-            drawn = _draw(axes, panel, curve, style) | drawn
+        for axes, panel in itertools.zip_longest(grid.flat, panels):
+            if panel is None:
+                axes.set_axis_off()
+            else:
+                drawn = _draw(axes, panel, curve, style) | drawn
         if drawn:
-            figures.legend(row[-1], list(drawn.values()), list(drawn))
+            figures.legend(grid[0, -1], list(drawn.values()), list(drawn))
         said = [printable(outcome.figure.title), *([f"Tuning: {outcome.tuning}"] if outcome.tuning else [])]
         width = int(_LETTERS * figure.get_figwidth())
         figure.suptitle("\n".join(textwrap.fill(line, width) for line in said), fontsize=9).set_parse_math(False)
