@@ -113,10 +113,12 @@ class _Compared(Frozen):
     def medians(
         self, trials: _Trials, sides: Sequence[Sequence[str]], worst: float = math.inf
     ) -> list[dict[str, float]]:
-        methods = [method for side in sides for method in side]
-        cost = math.inf if self.at == "end" else trials.common_cost(methods)
-        ends = {m: trials.end(self.column, m, cost).fillna(worst) for m in methods}
-        return [{m: statistics.median(ends[m]) for m in side} for side in sides]
+        cost = self.cost(trials, sides)
+        return [{m: statistics.median(trials.end(self.column, m, cost).fillna(worst)) for m in side} for side in sides]
+
+    def cost(self, trials: _Trials, sides: Sequence[Sequence[str]]) -> float:
+        """Up to which cost trials are looked at."""
+        return math.inf if self.at == "end" else trials.common_cost([method for side in sides for method in side])
 
     def told(self, trials: _Trials, side: Mapping[str, float]) -> str:
         texts = []
@@ -159,7 +161,10 @@ class Separation(_Compared):
     def judge(self, trials: _Trials) -> tuple[bool, str]:
         left, right = self.medians(trials, (self.low, self.high))
         holds = all(v < self.below for v in left.values()) and all(v > self.above for v in right.values())
-        wanted = f"(below {self.below:g} was claimed) against {self.told(trials, right)} (above {self.above:g})"
+        cost = self.cost(trials, (self.low, self.high))
+        inside = sum(int((trials.end(self.column, m, cost) < self.below).sum()) for m in self.low)
+        count = sum(len(trials.of(m)) for m in self.low)
+        wanted = f"({inside} of {count} trials below {self.below:g}) against {self.told(trials, right)} (above {self.above:g})"
         return holds, f"{self.what(trials)}: {self.told(trials, left)} {wanted}"
 
 

@@ -118,7 +118,7 @@ def losses(a, b, c=(0.9,), **more):
 def test_ranking_takes_medians_at_the_end():
     found = verdict(RANKING, losses(a=[0.1, 0.2, 9], b=[0.3, 0.25, 0.4]))
     assert found.word == "reproduced"
-    assert found.reason == "median loss at the end, lowest is best: a 0.20 against b 0.30, c 0.90"
+    assert found.reason == "median loss at the end, lowest is best: a 0.2000 against b 0.3000, c 0.9000"
     assert verdict(RANKING, losses(a=[0.1, 9, 9], b=[0.3])).word == "not reproduced"
     assert verdict(RANKING, losses(a=[0.3], b=[0.3])).word == "not reproduced"  # a tie beats nobody
     highest = RANKING | {"best": "highest"}
@@ -140,9 +140,9 @@ def test_a_trial_that_diverged_is_worst_and_is_told():
 def test_at_equal_cost_a_longer_run_is_cut():
     trials = [("a", {"loss": [1, 0.5, 0.1, 0.01]}), ("b", {"loss": [1, 0.2, 0.15]})]
     both = RANKING | {"worse": ["b"]}
-    assert verdict(both, trials).reason.endswith("a 0.010 against b 0.15")
+    assert verdict(both, trials).reason.endswith("a 0.01000 against b 0.1500")
     found = verdict(both | {"at": "equal_cost"}, trials)
-    assert found.reason == "median loss at equal cost, lowest is best: a 0.10 against b 0.15"
+    assert found.reason == "median loss at equal cost, lowest is best: a 0.1000 against b 0.1500"
     assert verdict(both | {"at": "equal_cost"}, [trials[0], ("b", {"loss": [1, 0.2]})]).word == "not reproduced"
 
 
@@ -163,7 +163,15 @@ def test_separation(a, b, word):
     found = verdict(APART, [("a", {"w": [0.5, a]}), ("b", {"w": [0.5, b]})])
     assert found.word == word
     assert found.reason.startswith("median w at the end: a 0.0")
-    assert "(below 0.05 was claimed) against b 0." in found.reason
+    below = 1 if a < 0.05 else 0
+    assert f"({below} of 1 trials below 0.05) against b 0." in found.reason
+
+
+def test_separation_counts_the_trials_that_the_median_hides():
+    trials = [("a", {"w": [0.5, 0.01]}), ("a", {"w": [0.5, 0.02]}), ("a", {"w": [0.5, 1.0]}), ("b", {"w": [0.5, 0.4]})]
+    found = verdict(APART, trials)
+    assert found.word == "reproduced"
+    assert "a 0.02000 (2 of 3 trials below 0.05) against b 0.4000" in found.reason
 
 
 def test_every_problem_has_to_agree():
@@ -360,7 +368,8 @@ def test_what_a_suite_says_is_text_on_a_page(nasty, tmp_path):
     text = " ".join("".join(html.text).split())
     assert f"The paper: {NASTY}" in text
     assert (
-        f"{NASTY}: reproduced, median {NASTY} at the end, lowest is best: {NASTY} 0.10 against b 0.20, c 0.30." in text
+        f"{NASTY}: reproduced, median {NASTY} at the end, lowest is best: {NASTY} 0.1000 against b 0.2000, c 0.3000."
+        in text
     )
     assert "a beats b and c: cannot be told, no trial of 'nobody'" in text
     assert f"Tuning: 36 trials each {NASTY}" in text
