@@ -13,8 +13,20 @@ from bilevelbench.lanes import dot
 from bilevelbench.noise import Exact, FiniteSum, Noise, Rows
 from bilevelbench.oracle import Oracle
 from bilevelbench.problem import QUERIES, Instance
+from bilevelbench.results import Results
+from bilevelbench.store import load_results
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What the command of the kill tests gives when nobody kills it."""
+    from test_kill import here
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    here(folder)
+    return load_results(folder)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from helpers import assert_same, of
 from helpers import trial as named_trial
 from test_executor import METHOD, rows, trial
-from test_kill import COMMAND, PACKS, TRIALS, here, start, stop, stored, wait_for
+from test_kill import COMMAND, PACKS, TRIALS, here, start, stop, stored, wait_for, workers
 
 from bilevelbench import cli
 from bilevelbench.api import run_trials
@@ -93,23 +93,6 @@ def test_the_numbers_are_those_of_the_local_executor(outcome, trials, tmp_path):
 # ---------------------------------------------------------------------------------------------------- the command line
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    here(folder)
-    return load_results(folder)
-
-
-def descendants(process):
-    """Its worker processes and theirs; not the helpers that multiprocessing keeps."""
-    try:
-        return [
-            p for p in psutil.Process(process.pid).children(recursive=True) if "spawn_main" in " ".join(p.cmdline())
-        ]
-    except psutil.NoSuchProcess:
-        return []
-
-
 def gone(processes):
     _, alive = psutil.wait_procs(processes, timeout=30)
     return not alive
@@ -119,7 +102,7 @@ def test_the_same_table_and_any_worker_may_be_killed(tmp_path, undisturbed):
     process = start(tmp_path, 2, *DASK)
     wait_for(tmp_path, process, 1)
     for _ in range(2):  # a Dask worker, or the process in which it runs a pack
-        victims = descendants(process)
+        victims = workers(process, recursive=True)
         if victims:
             random.choice(victims).kill()
         time.sleep(random.uniform(0, 1))
@@ -143,7 +126,7 @@ def test_every_method_on_every_problem_gives_the_same_table(tmp_path):
 def test_a_client_that_is_stopped_leaves_nobody_and_goes_on(tmp_path, undisturbed, number):
     process = start(tmp_path, 2, *DASK)
     wait_for(tmp_path, process, 1)
-    family = descendants(process)
+    family = workers(process, recursive=True)
     assert len(family) >= 2
     if number == signal.SIGKILL:
         process.kill()

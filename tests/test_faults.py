@@ -15,26 +15,11 @@ import psutil
 import pytest
 from helpers import assert_same
 from test_executor import METHOD, trial
-from test_kill import COMMAND, PACKS, TRIALS, here, start, stop, stored, wait_for
+from test_kill import COMMAND, PACKS, TRIALS, here, start, stop, stored, wait_for, workers
 
 from bilevelbench.api import run_trials
 from bilevelbench.registry import registry
 from bilevelbench.store import Store, load_results
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    here(folder)
-    return load_results(folder)
-
-
-def workers(process):
-    """The processes of a run that take packs."""
-    try:
-        return [p for p in psutil.Process(process.pid).children() if "spawn_main" in " ".join(p.cmdline())]
-    except psutil.Error:
-        return []
 
 
 def finish(folder, *more, **options):

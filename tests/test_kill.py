@@ -13,6 +13,7 @@ import sys
 import time
 
 import pandas as pd
+import psutil
 import pytest
 
 from bilevelbench.cli import main
@@ -73,11 +74,13 @@ def stop(process, number):
     return process.communicate()
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    here(folder)
-    return load_results(folder)
+def workers(process, recursive=False):
+    """The processes of a run that take packs, on request with theirs; not the helpers that multiprocessing keeps."""
+    try:
+        children = psutil.Process(process.pid).children(recursive=recursive)
+        return [p for p in children if "spawn_main" in " ".join(p.cmdline())]
+    except psutil.Error:
+        return []
 
 
 def assert_finished(folder, undisturbed, before):

@@ -70,7 +70,7 @@ class AccF2BA(Restarted):
         self, w: Tensor, s: State, delta: Tensor, oracle: Oracle
     ) -> tuple[Tensor, tuple[Tensor, Tensor], int | Tensor]:
         K = self.K if self.zeta is None else lower_steps(oracle, delta, self.lam, self.zeta, self.K)
-        y, z = pen_pair(oracle, w, *s.lower, K, self.lam, self.a_y, self.a_z)
+        y, z, *_ = pen_pair(oracle, w, *s.lower, K, self.lam, self.a_y, self.a_z)
         return penalty_gradient(oracle, w, y, z, self.lam), (y, z), K
 
     def response(self, oracle: Oracle) -> float | Tensor:

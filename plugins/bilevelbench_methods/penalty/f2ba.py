@@ -21,7 +21,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, keep, norm
-from bilevelbench_methods.penalty.pair import USES, pen_pair_gradients, penalty_gradient
+from bilevelbench_methods.penalty.pair import USES, pen_pair, penalty_gradient
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class F2BA(Algorithm):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x = s.x
-        y, z, U, V = pen_pair_gradients(oracle, x, s.y, s.z, self.K, self.lam, self.a_y, self.a_z)
+        y, z, U, V = pen_pair(oracle, x, s.y, s.z, self.K, self.lam, self.a_y, self.a_z)
         d = penalty_gradient(oracle, x, y, z, self.lam)
         size = norm(d)
         better = size < s.best_d

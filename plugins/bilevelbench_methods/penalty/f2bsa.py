@@ -113,7 +113,7 @@ class F2BSA(Algorithm):
     def step(self, s: State, oracle: Oracle) -> State:
         x = s.x
         K = self.K if s.delta is None else self._lower_steps(s.delta, oracle)
-        y, z = pen_pair(oracle, x, s.y, s.z, K, self.lam, self.a_y, self.a_z, self.B_in, self.coupled_lower)
+        y, z, *_ = pen_pair(oracle, x, s.y, s.z, K, self.lam, self.a_y, self.a_z, self.B_in, self.coupled_lower)
         d = penalty_gradient(oracle, x, y, z, self.lam, self.B_out, self.coupled_batches)
         x_new = x - self.eta_x * d
         if s.delta is None:

@@ -87,7 +87,7 @@ class F2SA(Algorithm):
         lam = self.lam * torch.exp(self.lam_power * log_t)
         decay = torch.exp(-self.step_power * log_t)
         a_y, a_z = self.a_y * decay, self.a_z * decay
-        y, z = pen_pair(oracle, s.x, s.y, s.z, self.T_in, lam, a_y, a_z, self.batch)
+        y, z, *_ = pen_pair(oracle, s.x, s.y, s.z, self.T_in, lam, a_y, a_z, self.batch)
         d = penalty_gradient(oracle, s.x, y, z, lam, self.batch)
         return State(x=s.x - self.xi * (a_y / lam) * d, y=y, z=z, k=s.k + 1)
 

@@ -38,30 +38,13 @@ def pen_pair(
     a_z: Tensor,
     batch: Batch = None,
     coupled: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """K gradient steps on each, in the scale-free form: the steps do not depend on lam.
-
-    z <- z - a_z g_y(x, z; s1)
-    y <- y - a_y (f_y(x, y; s2)/lam + g_y(x, y; s3))            `coupled` makes s3 the same as s1
-    """
-    y, z, _, _ = pen_pair_gradients(oracle, x, y, z, K, lam, a_y, a_z, batch, coupled)
-    return y, z
-
-
-def pen_pair_gradients(
-    oracle: Oracle,
-    x: Tensor,
-    y: Tensor,
-    z: Tensor,
-    K: int | Tensor,
-    lam: Tensor,
-    a_y: Tensor,
-    a_z: Tensor,
-    batch: Batch = None,
-    coupled: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`pen_pair` with the two gradients of its last step, that of y and that of z."""
-    U, V = torch.full_like(y, torch.nan), torch.full_like(z, torch.nan)
+    """K gradient steps on each, in the scale-free form: the steps do not depend on lam. Returns y, z and the last U, V.
+
+    V <- g_y(x, z; s1);   U <- f_y(x, y; s2)/lam + g_y(x, y; s3)            `coupled` makes s3 the same as s1
+    z <- z - a_z V;       y <- y - a_y U
+    """
+    U, V = y, z  # of the right shape; K is at least 1, so that every lane has gradients of its own
     for on in oracle.repeat(K):
         s1, s2 = fresh_g(oracle, batch), fresh_f(oracle, batch)
         s3 = s1 if coupled else fresh_g(oracle, batch)

@@ -94,7 +94,7 @@ class PF2BA(Algorithm):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x, K_t = s.x, self._lower_steps(s.delta, oracle)
-        y, z = pen_pair(oracle, x, s.y, s.z, K_t, self.lam, self.a_y, self.a_z)
+        y, z, *_ = pen_pair(oracle, x, s.y, s.z, K_t, self.lam, self.a_y, self.a_z)
         d = penalty_gradient(oracle, x, y, z, self.lam)
         due = s.kicks.due(d, self.eps, self.T_p)
         x_new = x - self.eta_x * (d + kick(oracle, due, self.r))
