@@ -41,8 +41,8 @@ class Stepper:
         self.oracle = Oracle(instance, F2BA.uses, list(range(len(order))), [1e15] * len(order), real)
         self.oracle.remember(self.method.K)
         if raw:
-            for query in F2BA.uses:
-                setattr(self.oracle, query, instance.raw[query])
+            for query in F2BA.uses:  # the method names a sample, here always None
+                setattr(self.oracle, query, lambda x, y, sample, ask=instance.raw[query]: ask(x, y))
             self.oracle.repeat = lambda times: iter([True] * 10)
             self.oracle.mean = lambda *tensors: tensors if len(tensors) > 1 else tensors[0]
         self.raw = raw

@@ -50,7 +50,7 @@ def check_plugin(name: str, seconds: float = 120.0, memory: float = 4.0) -> list
 
 
 def as_text(outcomes: Sequence[Outcome]) -> str:
-    """A line a check, and a count at the end."""
+    """A line a check, below the name."""
     lines: list[str] = []
     title = ""
     for outcome in outcomes:
@@ -58,10 +58,14 @@ def as_text(outcomes: Sequence[Outcome]) -> str:
             lines.append(title)
         message = f": {outcome.message}" if outcome.message else ""
         lines.append(f"  {_MARKS[outcome.status]}  {outcome.check}{message}")
+    return "\n".join(lines)
+
+
+def counted(outcomes: Sequence[Outcome]) -> str:
+    """How many passed, failed, and so on."""
     counts = {status: sum(o.status == status for o in outcomes) for status in _MARKS}
     words = {"passed": "passed", "failed": "failed", "known": "known to fail", "skipped": "skipped"}
-    lines.append(", ".join(f"{count} {words[status]}" for status, count in counts.items() if count))
-    return "\n".join(lines)
+    return ", ".join(f"{count} {words[status]}" for status, count in counts.items() if count)
 
 
 def _one(name: str) -> Any:
@@ -116,12 +120,13 @@ def _work(name: str, memory: float, sender: Connection) -> None:
     sys.stdout = sys.stderr
     try:
         start_worker(memory)
+        from bilevelbench.testing.common_checks import kind_of, title_of
         from bilevelbench.testing.kit import checks_for, run_checks
 
         sender.send(("ready",))
         for plugin in _plugins(registry(), name, sender):
-            kind = "method" if hasattr(plugin, "step") else "problem"
-            sender.send(("plugin", plugin.name, kind, [check.name for check in checks_for(plugin)]))
+            names = [check.name for check in checks_for(plugin)]
+            sender.send(("plugin", title_of(plugin), kind_of(plugin), names))
             for outcome in run_checks(plugin, lambda check: sender.send(("begin", check))):
                 sender.send(("end", outcome.as_dict()))
         sender.send(("done",))
@@ -131,6 +136,8 @@ def _work(name: str, memory: float, sender: Connection) -> None:
 
 def _plugins(plugins: Registry, name: str, sender: Connection) -> list[Any]:
     """The methods and problems that the name means, made with its parameters; a file that does not load is an outcome."""
+    from bilevelbench.testing.common_checks import usual_parameters
+
     spec = _one(name)
     if is_file(spec.name):
         try:
@@ -155,7 +162,7 @@ def _plugins(plugins: Registry, name: str, sender: Connection) -> list[Any]:
             sender.send(("end", Outcome(failure.plugin, "file", "loads", "failed", told).as_dict()))
         if not entries and not failures:
             raise UnknownName("method or problem", spec.name, [*plugins.algorithms, *plugins.problems], plugins._hint())
-    return [make(entry, spec.params) for entry in entries]
+    return [make(entry, spec.params or usual_parameters(entry.value)) for entry in entries]
 
 
 def _entry(plugins: Registry, cls: type, file: str) -> Any:

@@ -302,23 +302,32 @@ def serve(
         running.serve_forever()
 
 
-@app.command(epilog="Examples: `bilevelbench check my_method.py`\n\n`bilevelbench check quadratic --json`")
+@app.command(epilog="Examples: `bilevelbench check my_method.py`\n\n`bilevelbench check --all --json`")
 def check(
-    name: Annotated[str, typer.Argument(help="A method, a problem, FILE.py or FILE.py:Class.")],
-    seconds: Annotated[float, typer.Option(help="For all checks together.")] = 120.0,
+    names: Annotated[list[str] | None, typer.Argument(help="Methods, problems, FILE.py or FILE.py:Class.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Everything that is installed.")] = False,
+    seconds: Annotated[float, typer.Option(help="For all checks of a name together.")] = 120.0,
     memory: Annotated[float, typer.Option(help="Limit in GiB.")] = 4.0,
     as_json: Json = False,
 ) -> None:
-    """Hold a method or a problem against the conformance kit; exit code 1 if a check fails.
+    """Hold methods and problems against the conformance kit; exit code 1 if a check fails.
 
-    It guards against mistakes, not against malice: the plugin's code is run.
+    It guards against mistakes, not against malice: the plugins' code is run.
     """
-    from dataclasses import asdict
+    from bilevelbench.check_command import as_text, check_plugin, counted
+    from bilevelbench.registry import registry
 
-    from bilevelbench.check_command import as_text, check_plugin
-
-    outcomes = check_plugin(name, seconds, memory)
-    typer.echo(json.dumps([asdict(o) for o in outcomes], indent=2) if as_json else as_text(outcomes))
+    if bool(names) == all_:
+        raise InvalidInput(
+            "--all and names were given; leave one out" if names else "nothing to check; give a name, a file or --all"
+        )
+    outcomes = []
+    for name in names or [*registry().algorithms, *registry().problems]:
+        found = check_plugin(name, seconds, memory)
+        outcomes += found
+        if not as_json:
+            typer.echo(as_text(found))
+    typer.echo(json.dumps([o.as_dict() for o in outcomes], indent=2) if as_json else counted(outcomes))
     if any(o.status == "failed" for o in outcomes):
         raise typer.Exit(1)
 

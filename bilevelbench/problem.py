@@ -143,6 +143,7 @@ class Problem(BaseModel):
     embedded: ClassVar[bool] = True  # needs no download and no long computation: part of `run --all`
     data_sets: ClassVar[Sequence[int]] = range(1 << 31)  # data seeds, in the order in which suites take them
     known_exceptions: ClassVar[Mapping[str, str]] = {}  # checks of the conformance kit that it fails, and why
+    checked_with: ClassVar[Mapping[str, Any]] = {}  # parameters for that kit, where the usual ones would take it hours
     data_files: ClassVar[tuple[DataFile, ...]] = ()  # what it reads; `bilevelbench data` fetches and checks them
 
     data_seed: NonNegativeInt = 0

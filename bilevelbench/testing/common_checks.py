@@ -12,12 +12,23 @@ from bilevelbench.errors import suggestion
 from bilevelbench.problem import Problem
 from bilevelbench.registry import registry
 from bilevelbench.testing.report import Failure
+from bilevelbench.trial import Spec
 
 Plugin = Algorithm | Problem
 
 
 def kind_of(plugin: Plugin) -> str:
     return "method" if isinstance(plugin, Algorithm) else "problem"
+
+
+def title_of(plugin: Plugin) -> str:
+    """Its name and the parameters that it was given."""
+    return str(Spec(name=plugin.name, params=plugin.model_dump(exclude_unset=True)))
+
+
+def usual_parameters(cls: type[Plugin]) -> dict[str, Any]:
+    """Those with which a class is checked if nobody gives any."""
+    return dict(cls.checked_with) if issubclass(cls, Problem) else {}
 
 
 def check_name(plugin: Plugin) -> None:

@@ -19,6 +19,8 @@ from bilevelbench.testing.common_checks import (
     check_name_is_free,
     kind_of,
     known_exceptions,
+    title_of,
+    usual_parameters,
 )
 from bilevelbench.testing.problem_checks import PROBLEM_CHECKS
 from bilevelbench.testing.report import Failure, Outcome, Skip
@@ -48,7 +50,7 @@ class Check:
     def __call__(self, plugin: Plugin) -> Outcome:
         began = time.perf_counter()
         status, message = self._verdict(plugin)
-        return Outcome(plugin.name, kind_of(plugin), self.name, status, message, time.perf_counter() - began)  # type: ignore[arg-type]
+        return Outcome(title_of(plugin), kind_of(plugin), self.name, status, message, time.perf_counter() - began)  # type: ignore[arg-type]
 
     def _verdict(self, plugin: Plugin) -> tuple[Any, str]:
         reason: str | None = None
@@ -92,7 +94,7 @@ def run_checks(plugin: Plugin | type[Plugin], begin: Callable[[str], None] = lam
     lost = ""
     for check in checks_for(made):
         if lost and check.tries:
-            yield Outcome(made.name, kind_of(made), check.name, "skipped", f"{lost!r} failed")  # type: ignore[arg-type]
+            yield Outcome(title_of(made), kind_of(made), check.name, "skipped", f"{lost!r} failed")  # type: ignore[arg-type]
             continue
         begin(check.name)
         outcome = check(made)
@@ -141,7 +143,7 @@ def _made(plugin: Plugin | type[Plugin]) -> Plugin:
     if isinstance(plugin, Algorithm | Problem):
         return plugin
     try:
-        return plugin()
+        return plugin(**usual_parameters(plugin))
     except Exception as error:
         raise InvalidInput(
             f"{getattr(plugin, '__name__', plugin)} cannot be made without parameters: {error}; give an object of it"

@@ -30,9 +30,9 @@ the first `n_eval` validation and test rows.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
@@ -49,6 +49,13 @@ class GPT2Cleaning(Problem):
     name = "gpt2_cleaning"
     embedded = False  # needs transformers, and minutes
     max_lanes = 1  # every lane has a model of its own
+    checked_with: ClassVar[Mapping[str, Any]] = {
+        "size": "tiny", "n_train": 60, "n_val": 20, "n_eval": 10, "pretrain": 2, "longest": 24
+    }  # fmt: skip
+    known_exceptions: ClassVar[Mapping[str, str]] = {
+        "lower_solution": "the lower level trains a network: it is not convex and has no single solution",
+        "hypergradient": "y*(x) is not defined where the lower level is not convex",
+    }
     data_files: ClassVar[tuple[DataFile, ...]] = (*ALPACA.values(), *BYTE_PAIRS.values())
 
     corruption: Annotated[float, Field(gt=0, lt=1)] = 0.5

@@ -19,14 +19,14 @@ import bilevelbench
 from bilevelbench import FiniteSum, Instance, InvalidInput, Oracle, Rows
 from bilevelbench.autograd import derive
 from bilevelbench.problem import QUERIES
-from bilevelbench.testing.kit import checks_for
+from bilevelbench.testing import parametrize_with_checks
 from bilevelbench.trial import Schedule
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra `llm`)")
 
 from bilevelbench_problems.flat_gpt2 import FlatGPT2, pretrained, random_gpt2, saved_gpt2  # noqa: E402
 
-TINY = {"size": "tiny", "n_train": 60, "n_val": 20, "n_eval": 10, "pretrain": 2, "longest": 24}
+TINY = GPT2Cleaning.checked_with
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -253,13 +253,9 @@ def test_g_is_the_weighted_sum_of_both_sources_means(module) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "name", ["builds", "build_is_deterministic", "derivatives", "finite_differences", "noise", "oracle", "documented"]
-)
-def test_conformance_as_far_as_a_lower_level_that_is_not_convex_allows(name: str) -> None:
-    (check,) = [check for check in checks_for(GPT2Cleaning(**TINY)) if check.name == name]
-    outcome = check(GPT2Cleaning(**TINY))
-    assert outcome.status == "passed", outcome.message
+@parametrize_with_checks([GPT2Cleaning])
+def test_conformance_as_far_as_a_lower_level_that_is_not_convex_allows(plugin, check) -> None:
+    check(plugin)
 
 
 def test_effective_counts() -> None:

@@ -10,7 +10,7 @@ import torch
 from helpers import Bowl, Shrink
 
 from bilevelbench import InvalidInput
-from bilevelbench.check_command import as_text, check_plugin
+from bilevelbench.check_command import as_text, check_plugin, counted
 from bilevelbench.registry import registry
 from bilevelbench.testing import Outcome, checks_for, parametrize_with_checks, run_checks
 from bilevelbench.testing.bench import EXACT, NOISY, SUM, toys
@@ -104,7 +104,7 @@ def test_lanczos_stops_when_there_is_nothing_more():
 
 def test_check_by_name_in_a_worker():
     found = check_plugin("quadratic[dim_x=2,dim_y=3,sigma_g=0.5]")
-    assert {o.plugin for o in found} == {"quadratic"}
+    assert {o.plugin for o in found} == {"quadratic[dim_x=2,dim_y=3,sigma_g=0.5]"}
     assert {o.check for o in found} == {check.name for check in checks_for(made("quadratic"))}
     assert not [o.message for o in found if o.status == "failed"]
     assert json.loads(json.dumps([o.as_dict() for o in found]))[0]["check"] == "name"
@@ -130,20 +130,30 @@ def test_an_unknown_name_has_a_suggestion():
 
 
 def test_text():
-    lines = as_text(
-        [
-            Outcome("m", "method", "name", "passed"),
-            Outcome("m", "method", "runs", "failed", "expected this; saw that; mend it"),
-            Outcome("m", "method", "calls", "skipped", "None"),
-        ]
-    ).splitlines()
-    assert lines == [
+    outcomes = [
+        Outcome("m", "method", "name", "passed"),
+        Outcome("m", "method", "runs", "failed", "expected this; saw that; mend it"),
+        Outcome("m", "method", "calls", "skipped", "None"),
+    ]
+    assert as_text(outcomes).splitlines() == [
         "m (method)",
         "  ok     name",
         "  FAIL   runs: expected this; saw that; mend it",
         "  skip   calls: None",
-        "1 passed, 1 failed, 1 skipped",
     ]
+    assert counted(outcomes) == "1 passed, 1 failed, 1 skipped"
+
+
+class Large(Bowl):
+    """Too large to be checked as it is."""
+
+    name = "large"
+    checked_with: ClassVar = {"data_seed": 3}
+
+
+def test_a_class_is_checked_with_the_parameters_that_it_names_and_an_object_as_it_is():
+    assert {o.plugin for o in run_checks(Large)} == {"large[data_seed=3]"}
+    assert {o.plugin for o in run_checks(Large())} == {"large"}
 
 
 class Blocks(Shrink):
