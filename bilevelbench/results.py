@@ -6,8 +6,9 @@ NaN, missing counts 0, missing text "".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import pandas as pd
@@ -146,20 +147,27 @@ def upgrade(runs: pd.DataFrame, curve: pd.DataFrame, version: int) -> tuple[pd.D
 
 
 def _frame(table: str, rows: Sequence[Mapping[str, Any]], types: dict[str, pa.DataType]) -> pd.DataFrame:
+    columns = _columns(rows, types)
     for name in _REQUIRED[table]:
-        values = [row.get(name) for row in rows]
-        lacking = [values.index(nothing) for nothing in (None, "") if nothing in values]
+        lacking = [columns[name].index(nothing) for nothing in (None, "") if nothing in columns[name]]
         if lacking:
             raise InvalidInput(f"row {min(lacking)} of `{table}` has no {name!r}; a trial is not known without it")
-    columns = {name: pa.array(_values(table, name, type_, rows), type_) for name, type_ in types.items()}
-    frame: pd.DataFrame = pa.table(columns).to_pandas()
+    arrays = {name: pa.array(_values(table, name, type_, columns[name]), type_) for name, type_ in types.items()}
+    frame: pd.DataFrame = pa.table(arrays).to_pandas()
     return frame
 
 
-def _values(
-    table: str, name: str, type_: pa.DataType, rows: Sequence[Mapping[str, Any]]
-) -> Sequence[str | int | float]:
-    values: list[Any] = [row.get(name) for row in rows]
+def _columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """The rows by column; None where a row has nothing."""
+    alike = [name for name in names if rows and name in rows[0]]
+    try:  # all rows have what the first has: one call a row, not one a value
+        columns = dict(zip(alike, zip(*map(itemgetter(*alike), rows), strict=True), strict=True)) if alike[1:] else {}
+    except KeyError:
+        columns = {}
+    return {name: columns[name] if name in columns else tuple(row.get(name) for row in rows) for name in names}
+
+
+def _values(table: str, name: str, type_: pa.DataType, values: Sequence[Any]) -> Sequence[str | int | float]:
     kinds = set(map(type, values))
     # The usual cases of a long curve, without a call for each value.
     if type_ == REAL and kinds == {float}:

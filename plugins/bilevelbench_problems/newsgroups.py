@@ -44,8 +44,6 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from scipy.sparse import csc_matrix, csr_matrix
 from scipy.sparse.linalg import svds
-from sklearn.feature_extraction.text import TfidfTransformer
-from sklearn.preprocessing import normalize
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -267,6 +265,9 @@ def _prepared(problem: _Newsgroups) -> tuple[list[tuple[csr_matrix, np.ndarray]]
     """Training, validation, test and selection posts, (n, p) in float64 with their labels; the number of classes."""
     posts, classes = problem._posts()
     counts, n = posts.counts.astype(np.float64), posts.n_train
+    from sklearn.feature_extraction.text import TfidfTransformer  # not at the top: a second, in each worker process
+    from sklearn.preprocessing import normalize
+
     A = TfidfTransformer().fit(counts[:n]).transform(counts) if problem.features == "tfidf" else normalize(counts)
     rng = problem.generator()
     rows = [*_halves(posts.labels[:n], rng), *(n + half for half in _halves(posts.labels[n:], rng))]
