@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from abc import abstractmethod
@@ -121,7 +122,7 @@ class Algorithm(BaseModel):
     @classmethod
     def per_lane(cls) -> frozenset[str]:
         """The fields that may differ between the lanes of a pack."""
-        return frozenset(name for name, field in cls.model_fields.items() if _is_per_lane(field))
+        return _per_lane(cls)
 
     @classmethod
     def first_order(cls) -> bool:
@@ -143,6 +144,11 @@ class Distributed(Algorithm):
     """agents, a process each; default: as many as the problem has"""
     timeout: PositiveFloat = 60.0
     """seconds that the others may take to answer before the trial is given up"""
+
+
+@functools.cache
+def _per_lane(cls: type[Algorithm]) -> frozenset[str]:
+    return frozenset(name for name, field in cls.model_fields.items() if _is_per_lane(field))
 
 
 def _is_per_lane(field: FieldInfo) -> bool:

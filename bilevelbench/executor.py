@@ -8,6 +8,7 @@ been anyone's.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import multiprocessing
 import os
@@ -185,6 +186,7 @@ def start_worker(memory: float | None) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the time limit of a pack, which ends this process
     torch.set_num_threads(1)
     registry()  # now, and not within the time limit of the first pack
+    gc.freeze()  # what is imported stays: the collector need not look through it again and again
     if memory is not None:
         import resource
 

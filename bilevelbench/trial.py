@@ -22,10 +22,11 @@ class Frozen(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, given: Any) -> Any:
-        for name, value in given.items() if isinstance(given, dict) else ():
-            if name not in cls.model_fields:
-                near = suggestion(str(name), cls.model_fields)
-                raise ValueError(f"there is no field {name!r} ({name} = {value!r}){near}")
+        fields = cls.model_fields  # once: pydantic computes it at each access
+        for name in given if isinstance(given, dict) else ():
+            if name not in fields:
+                near = suggestion(str(name), fields)
+                raise ValueError(f"there is no field {name!r} ({name} = {given[name]!r}){near}")
         return given
 
 
