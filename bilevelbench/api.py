@@ -25,8 +25,8 @@ from bilevelbench.meter import COLUMNS
 from bilevelbench.pack import pack_algorithm, plan
 from bilevelbench.problem import Instance, Problem
 from bilevelbench.registry import Entry, Registry, faults, make, registry
-from bilevelbench.results import Results, curve_frame, runs_frame
-from bilevelbench.runner import PackRun, default_dtype, run_pack
+from bilevelbench.results import Results, curve_of, runs_frame
+from bilevelbench.runner import PackResult, PackRun, default_dtype, run_pack
 from bilevelbench.store import Store
 from bilevelbench.suite import make_trial
 from bilevelbench.team import dismiss
@@ -76,8 +76,10 @@ def run(
         packs = [run_pack(pack, plugins) for pack in plan(list({t.id: t for t in trials}.values()), plugins)]
     finally:
         dismiss()
-    runs = [row for pack in packs for row in pack.runs]
-    return Results(runs_frame(runs), curve_frame([row for pack in packs for row in pack.curve]), [])
+    whole = PackResult()
+    for pack in packs:
+        whole.extend(pack)
+    return Results(runs_frame(whole.runs), curve_of(whole.curve.columns), [])
 
 
 def run_trials(
@@ -188,7 +190,7 @@ def solve(
     return Solution(
         x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get(f"{which}phi", float("nan")),
         grad_phi=row.get(f"{which}grad_phi", float("nan")), status=row["status"], message=row["message"], steps=row["steps"],
-        counts=counts, certificate=row["certificate"], params=method.given(), curve=curve_frame(result.curve),
+        counts=counts, certificate=row["certificate"], params=method.given(), curve=curve_of(result.curve.columns),
     )  # fmt: skip
 
 

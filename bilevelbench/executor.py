@@ -27,7 +27,7 @@ from bilevelbench.environment import environment, plugin_commit
 from bilevelbench.errors import BilevelbenchError, InvalidInput
 from bilevelbench.lane import Lane
 from bilevelbench.registry import Registry, registry
-from bilevelbench.results import curve_frame, runs_frame
+from bilevelbench.results import curve_of, runs_frame
 from bilevelbench.runner import PackResult, run_pack
 from bilevelbench.store import Store
 from bilevelbench.trial import Trial
@@ -255,7 +255,7 @@ def _run(pack: Pack, plugins: Registry) -> PackResult:
 
 def keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Done:
     """Put a pack's rows into the store."""
-    runs, curve = runs_frame(result.runs), curve_frame(result.curve)
+    runs, curve = runs_frame(result.runs), curve_of(result.curve.columns)
     record = {
         "trials": [{"id": trial.id, **trial.model_dump(mode="json")} for trial in pack],
         "environment": environment(),

@@ -4,13 +4,40 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.trial import Trial
 
-CurveRow = dict[str, Any]
+#: Some trials at one step, by column: a list each, of equal length.
+Block = dict[str, list[Any]]
+
+
+class Curve:
+    """What was seen of trials, by column: a dictionary for each row would cost more than many a step."""
+
+    def __init__(self) -> None:
+        self.columns: Block = {}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def extend(self, more: Block) -> None:
+        """Add rows; None where they lack a column."""
+        before, after = len(self), len(next(iter(more.values()), ()))
+        for name in dict.fromkeys((*self.columns, *more)):
+            self.columns.setdefault(name, [None] * before).extend(more.get(name) or [None] * after)
+
+    def sort(self, place: Mapping[str, int]) -> None:
+        """Trials by their place; the rows of each keep their order."""
+        ids = self.columns.get("trial_id", ())
+        order = sorted(range(len(self)), key=[place[i] for i in ids].__getitem__)
+        self.columns = {name: [column[i] for i in order] for name, column in self.columns.items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)]
 
 
 @dataclass
@@ -23,27 +50,35 @@ class Lane:
     best_grad_phi: float = math.inf
     reached: int = 0  # how many of its targets
     seen_step: int = -1
-    curve: list[CurveRow] = field(default_factory=list)
+    seen: tuple[Block, int] = field(default_factory=lambda: ({}, 0))  # the last evaluation, and its place there
 
-    def look(self, row: CurveRow) -> None:
-        """Note an evaluation and set the next one: where the cost passes the next power of the schedule's ratio."""
-        self.curve.append({"trial_id": self.trial.id, **row})
-        self.seen_step = row["step"]
+    def look(self, block: Block, n: int) -> None:
+        """Take its evaluation and set the next one: where the cost passes the next power of the schedule's ratio."""
+        self.seen = block, n
+        self.seen_step = block["step"][n]
         ratio = self.trial.schedule.ratio
-        cost = max(row["cost"], 1.0)
+        cost = max(block["cost"][n], 1.0)
         power = math.floor(math.log(cost) / math.log(ratio) + 1e-9) + 1
         self.due = ratio**power
-        if not math.isnan(row["grad_phi"]):
-            self.best_grad_phi = min(self.best_grad_phi, row["grad_phi"])
+        grad_phi = block["grad_phi"][n]
+        if not math.isnan(grad_phi):
+            self.best_grad_phi = min(self.best_grad_phi, grad_phi)
         if self.trial.targets:
-            self._reach(row)
+            self._reach()
 
-    def _reach(self, row: CurveRow) -> None:
+    def last(self, name: str) -> Any:
+        """What the last evaluation saw."""
+        block, n = self.seen
+        return block[name][n]
+
+    def _reach(self) -> None:
         column = self.trial.schedule.target_column
-        if column not in row:
-            raise InvalidInput(f"a target is held against the curve's column {column!r}{suggestion(column, row)}")
-        error = row["grad_phi_error"] if column in ("grad_phi", "mean_grad_phi") else 0.0  # others carry their own
-        certified = row[column] + (0.0 if math.isnan(error) else error)
+        if column not in self.seen[0]:
+            near = suggestion(column, self.seen[0])
+            raise InvalidInput(f"a target is held against the curve's column {column!r}{near}")
+        # others carry their own error
+        error = self.last("grad_phi_error") if column in ("grad_phi", "mean_grad_phi") else 0.0
+        certified = self.last(column) + (0.0 if math.isnan(error) else error)
         targets = sorted(self.trial.targets, reverse=True)
         while self.reached < len(targets) and certified <= targets[self.reached]:
             self.reached += 1

@@ -6,9 +6,8 @@ NaN, missing counts 0, missing text "".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
 import pandas as pd
@@ -86,7 +85,9 @@ def runs_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         for name in row:
             if name not in RUNS:
                 raise InvalidInput(f"`runs` has no column {name!r}{suggestion(name, RUNS)}")
-    frame = _frame("runs", [{"schema_version": SCHEMA_VERSION, **row} for row in rows], RUNS)
+    columns = {name: [row.get(name) for row in rows] for name in RUNS}
+    columns["schema_version"] = [row.get("schema_version", SCHEMA_VERSION) for row in rows]
+    frame = _frame("runs", columns, RUNS)
     for status in frame["status"].unique():
         if status not in STATUSES:
             raise InvalidInput(f"unknown status {status!r}{suggestion(status, STATUSES)}")
@@ -95,8 +96,13 @@ def runs_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def curve_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """One row per trial and evaluation; columns beyond those of `CURVE` are floats and follow in alphabetical order."""
-    extras = set().union(*rows) - CURVE.keys()
-    return _frame("curve", rows, CURVE | dict.fromkeys(sorted(extras), REAL))
+    return curve_of({name: [row.get(name) for row in rows] for name in set().union(*rows)})
+
+
+def curve_of(columns: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    """The same from columns of equal length."""
+    extras = columns.keys() - CURVE.keys()
+    return _frame("curve", columns, CURVE | dict.fromkeys(sorted(extras), REAL))
 
 
 def runs_table(frame: pd.DataFrame) -> pa.Table:
@@ -146,25 +152,19 @@ def upgrade(runs: pd.DataFrame, curve: pd.DataFrame, version: int) -> tuple[pd.D
     return runs, curve
 
 
-def _frame(table: str, rows: Sequence[Mapping[str, Any]], types: dict[str, pa.DataType]) -> pd.DataFrame:
-    columns = _columns(rows, types)
+def _frame(table: str, columns: Mapping[str, Sequence[Any]], types: dict[str, pa.DataType]) -> pd.DataFrame:
+    length = len(next(iter(columns.values()), ()))
     for name in _REQUIRED[table]:
-        lacking = [columns[name].index(nothing) for nothing in (None, "") if nothing in columns[name]]
+        values = columns.get(name, [None] * length)
+        lacking = [values.index(nothing) for nothing in (None, "") if nothing in values]
         if lacking:
             raise InvalidInput(f"row {min(lacking)} of `{table}` has no {name!r}; a trial is not known without it")
-    arrays = {name: pa.array(_values(table, name, type_, columns[name]), type_) for name, type_ in types.items()}
+    arrays = {
+        name: pa.array(_values(table, name, type_, columns.get(name, [None] * length)), type_)
+        for name, type_ in types.items()
+    }
     frame: pd.DataFrame = pa.table(arrays).to_pandas()
     return frame
-
-
-def _columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> dict[str, tuple[Any, ...]]:
-    """The rows by column; None where a row has nothing."""
-    alike = [name for name in names if rows and name in rows[0]]
-    try:  # all rows have what the first has: one call a row, not one a value
-        columns = dict(zip(alike, zip(*map(itemgetter(*alike), rows), strict=True), strict=True)) if alike[1:] else {}
-    except KeyError:
-        columns = {}
-    return {name: columns[name] if name in columns else tuple(row.get(name) for row in rows) for name in names}
 
 
 def _values(table: str, name: str, type_: pa.DataType, values: Sequence[Any]) -> Sequence[str | int | float]:

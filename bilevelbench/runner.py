@@ -19,7 +19,7 @@ from bilevelbench.checks import check_instance, check_state, check_targets, expl
 from bilevelbench.draws import Draws
 from bilevelbench.errors import BooksDisagree, BudgetExhausted
 from bilevelbench.evaluate import Evaluator
-from bilevelbench.lane import Lane
+from bilevelbench.lane import Block, Curve, Lane
 from bilevelbench.lanes import PAD, keep, norm, padded, take
 from bilevelbench.network import Part
 from bilevelbench.noise import Exact
@@ -40,13 +40,13 @@ class PackFailed(Exception):
 @dataclass
 class PackResult:
     runs: list[dict[str, Any]] = field(default_factory=list)
-    curve: list[dict[str, Any]] = field(default_factory=list)
+    curve: Curve = field(default_factory=Curve)
     step_seconds: float = 0.0  # inside `step`
     total_seconds: float = 0.0  # with evaluations and bookkeeping
 
     def extend(self, other: PackResult) -> None:
         self.runs += other.runs
-        self.curve += other.curve
+        self.curve.extend(other.curve.columns)
         self.step_seconds += other.step_seconds
         self.total_seconds += other.total_seconds
 
@@ -158,7 +158,7 @@ class PackRun:
                 self.oracle.network.end()
         place = {trial_id: i for i, trial_id in enumerate(self.order)}
         self.result.runs.sort(key=lambda row: place[row["trial_id"]])
-        self.result.curve.sort(key=lambda row: place[row["trial_id"]])
+        self.result.curve.sort(place)
         self.result.step_seconds = self.seconds
         self.result.total_seconds = time.perf_counter() - began
         return self.result
@@ -246,32 +246,37 @@ class PackRun:
     # ------------------------------------------------------------------------------------------------ looking
 
     def _look(self, which: Sequence[int] | range) -> None:
-        """Evaluate these lanes at their present point and note the rows."""
+        """Evaluate these lanes at their present point and note what is seen."""
         x, y = self.algorithm.point(self.state)
-        for i, row in zip(which, self._rows(which, x, y, self.state), strict=True):
-            self.lanes[i].look(row)
+        self._note(which, x, y, self.state)
         self._next = _Next.of(self.lanes)
 
-    def _rows(self, which: Sequence[int] | range, x: Tensor, y: Tensor, state: Any) -> list[dict[str, Any]]:
+    def _note(self, which: Sequence[int] | range, x: Tensor, y: Tensor, state: Any) -> None:
+        block = self._seen(which, x, y, state)
+        self.result.curve.extend({"trial_id": [self.lanes[i].trial.id for i in which], **block})
+        for n, i in enumerate(which):
+            self.lanes[i].look(block, n)
+
+    def _seen(self, which: Sequence[int] | range, x: Tensor, y: Tensor, state: Any) -> Block:
         seen, extras = self._evaluate(which, x, y, self.algorithm.extras(state))
         counts = self.oracle.meter.columns()
-        lists = {name: [float(counts[name][i]) for i in which] for name in ("cost", "first_order", "second_order")}
+        lists: Block = {
+            name: [float(counts[name][i]) for i in which] for name in ("cost", "first_order", "second_order")
+        }
         if not isinstance(self.instance.noise, Exact):  # where a call is not one sample
             samples = self.oracle.meter.sample_columns()
             lists["second_order_samples"] = [
                 float(samples["hvp_samples"][i] + samples["jvp_samples"][i]) for i in which
             ]
         tensors = {"phi": seen.phi, "grad_phi": seen.grad_phi, "grad_phi_error": seen.error, "g_y": seen.g_y}
-        lists |= {name: t.reshape(-1).tolist() for name, t in {**tensors, **seen.further, **extras}.items()}
+        # what follows the lanes that were asked for is padding
+        lists |= {
+            name: t.reshape(-1)[: len(which)].tolist() for name, t in {**tensors, **seen.further, **extras}.items()
+        }
         if self.schedule.mean:
             sums = self.grad_sum.reshape(-1).tolist()
             lists["mean_grad_phi"] = [sums[i] / self.step if self.step else math.inf for i in which]
-        names = list(lists)
-        shared = {"step": self.step, "seconds": self.seconds}
-        # zip stops at the lanes that were asked for; what follows them is padding
-        return [
-            {**shared, **dict(zip(names, row, strict=True))} for _, *row in zip(which, *lists.values(), strict=False)
-        ]
+        return {"step": [self.step] * len(which), "seconds": [self.seconds] * len(which), **lists}
 
     def _evaluator(self, instance: Instance) -> Evaluator:
         return Evaluator(instance, self.schedule.second_order, self.schedule.phi)
@@ -380,7 +385,6 @@ class PackRun:
             status, message = over[i]
             counts = {name: float(column[i]) for name, column in columns.items()}
             self.result.runs.append(self.lanes[i].run_row(status, message, **shared, **counts, **end))
-            self.result.curve += self.lanes[i].curve
 
     def _judged(self, over: dict[int, tuple[str, str]], state: Any) -> dict[int, tuple[str, str]]:
         """What the last evaluation says goes first: a trial that ran out may have met its target there, or be lost."""
@@ -398,25 +402,16 @@ class PackRun:
         x, y = self.algorithm.point(state)
         unseen = [i for i in which if self.lanes[i].seen_step != self.step]
         if unseen:
-            for i, row in zip(unseen, self._rows(unseen, x, y, state), strict=True):
-                self.lanes[i].look(row)
+            self._note(unseen, x, y, state)
         self.last = x, y
         answer_x, answer_y = self.answer = self._answer(state, x, y)
-        answers = self._rows(which, answer_x, answer_y, state) if answer_x is not x else []
+        answers = self._seen(which, answer_x, answer_y, state) if answer_x is not x else None
         out = []
         for n, i in enumerate(which):
-            last = self.lanes[i].curve[-1]
-            final = answers[n] if answers else last
-            out.append(
-                {
-                    "phi": final["phi"],
-                    "grad_phi": final["grad_phi"],
-                    "grad_phi_error": final["grad_phi_error"],
-                    "g_y": final["g_y"],
-                    "last_phi": last["phi"],
-                    "last_grad_phi": last["grad_phi"],
-                }
-            )
+            lane = self.lanes[i]
+            block, place = lane.seen if answers is None else (answers, n)
+            final = {name: block[name][place] for name in ("phi", "grad_phi", "grad_phi_error", "g_y")}
+            out.append({**final, "last_phi": lane.last("phi"), "last_grad_phi": lane.last("grad_phi")})
         return out
 
     def _answer(self, state: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -66,7 +66,7 @@ def alone(trials: Sequence[Trial], among: Registry | None = None) -> Results:
 def _tables(trials: Sequence[Trial], packs: Sequence[tuple[Trial, ...]], among: Registry) -> Results:
     results = [run_pack(pack, among) for pack in packs]
     runs = runs_frame([row for result in results for row in result.runs])
-    curve = curve_frame([row for result in results for row in result.curve])
+    curve = curve_frame([row for result in results for row in result.curve.rows()])
     place = {t.id: i for i, t in enumerate(trials)}
     assert sorted(runs.trial_id) == sorted(place), "each trial has one row"
     runs = runs.sort_values("trial_id", key=lambda ids: ids.map(place), ignore_index=True)

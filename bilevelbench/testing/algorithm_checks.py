@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import compress
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from bilevelbench.claim import Claim
 from bilevelbench.errors import BudgetExhausted, InvalidInput, MissingConstant, UndeclaredQuery
 from bilevelbench.problem import QUERIES, ROW, Problem
 from bilevelbench.registry import faults
+from bilevelbench.runner import PackResult
 from bilevelbench.testing.bench import (
     EXACT,
     SUM,
@@ -365,7 +367,7 @@ def check_dtype(method: Algorithm) -> None:
 def check_progress(method: Algorithm) -> None:
     """|grad phi| halves within 300 steps on an easy problem, with these parameters or after a small search."""
     problem, _ = toys(method)
-    start = run([method], problem, [Budget(steps=1, cost=20_000)]).curve[0]["grad_phi"]
+    start = run([method], problem, [Budget(steps=1, cost=20_000)]).curve.columns["grad_phi"][0]
     limit = Budget(steps=300, cost=300_000, seconds=15)  # a machine may be busy
     best = math.inf
     for candidates in ([method], list(_rescaled(method, problem))):
@@ -425,15 +427,16 @@ def _overrides(cls: type[Algorithm], name: str) -> bool:
     return getattr(cls, name).__func__ is not getattr(Algorithm, name).__func__
 
 
-def _of(result: Any, trial_id: str) -> Any:
-    return type(result)(
-        *([row for row in table if row["trial_id"] == trial_id] for table in (result.runs, result.curve))
-    )
+def _of(result: PackResult, trial_id: str) -> PackResult:
+    part = PackResult(runs=[row for row in result.runs if row["trial_id"] == trial_id])
+    ours = [i == trial_id for i in result.curve.columns.get("trial_id", ())]
+    part.curve.extend({name: list(compress(column, ours)) for name, column in result.curve.columns.items()})
+    return part
 
 
-def _unlike(a: Any, b: Any) -> Iterator[str]:
+def _unlike(a: PackResult, b: PackResult) -> Iterator[str]:
     yield from differences(a.runs, b.runs)
-    yield from differences(a.curve, b.curve)
+    yield from differences(a.curve.rows(), b.curve.rows())
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

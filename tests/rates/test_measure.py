@@ -28,7 +28,7 @@ KEYS = {
 def run(trials):
     packs = [run_pack(pack, registry()) for pack in plan(trials, registry())]
     run.runs += [row for pack in packs for row in pack.runs]
-    run.curve += [row for pack in packs for row in pack.curve]
+    run.curve += [row for pack in packs for row in pack.curve.rows()]
     return Results(runs_frame(run.runs), curve_frame(run.curve), [])
 
 
