@@ -11,7 +11,7 @@ import pandas as pd
 
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.results import VOLATILE, Results
-from bilevelbench.store import Pack, Store, assemble, read_packs, read_tables
+from bilevelbench.store import EXPERIMENTS, Pack, Store, assemble, read_packs, read_tables, replace_file
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def merge(folders: Sequence[str | Path], into: str | Path, skip_corrupt: bool = 
     """Copy the packs of `folders` to the store `into`, which may hold packs already.
 
     A trial that several folders hold is merged once if its content agrees in all but time, memory and message; if not,
-    nothing is written. Every pack says in `merged_from` which folder it came from first. The tables of the merged
-    store are made by `Store(into).publish()`.
+    nothing is written. What they say about figures comes along. Every pack says in `merged_from` which folder it came
+    from first. The tables of the merged store are made by `Store(into).publish()`.
     """
     into = Path(into)
     paths = list({Path(f).resolve(): Path(f) for f in folders if Path(f).resolve() != into.resolve()}.values())
@@ -47,6 +47,8 @@ def merge(folders: Sequence[str | Path], into: str | Path, skip_corrupt: bool = 
     for i, source in enumerate(sources):
         for earlier in sources[:i]:
             refuse_clash(earlier, source)
+
+    figures = _figures(into, paths)
 
     store = Store(into)
     seen = set(sources[0].results.runs["trial_id"])
@@ -60,6 +62,8 @@ def merge(folders: Sequence[str | Path], into: str | Path, skip_corrupt: bool = 
                 store.place(origin, read_tables(pack.path, pack.record))
                 packs, trials = packs + 1, trials + len(new)
                 seen |= new
+    for name, (_, content) in figures.items():
+        replace_file(into / EXPERIMENTS / name, content)
     return MergeReport(packs, trials, duplicates, tuple(skipped))
 
 
@@ -78,6 +82,20 @@ def _read(folder: Path, skip_corrupt: bool, skipped: list[str], must_hold: bool)
             "(published tables alone carry no provenance)"
         )
     return Source(folder, packs, assemble(packs, []))
+
+
+def _figures(into: Path, folders: Sequence[Path]) -> dict[str, tuple[Path, bytes]]:
+    """What the folders say about their figures, by file name, and which of them says it."""
+    figures: dict[str, tuple[Path, bytes]] = {}
+    for folder in (into, *folders):
+        for path in sorted((folder / EXPERIMENTS).glob("*.json")):
+            first, content = figures.setdefault(path.name, (folder, path.read_bytes()))
+            if content != path.read_bytes():
+                raise StoreError(
+                    f"{str(first)!r} and {str(folder)!r} have another {EXPERIMENTS}/{path.name} each; nothing was merged; "
+                    "rename one of the figures and run its suite again"
+                )
+    return figures
 
 
 def refuse_clash(a: Source, b: Source) -> None:

@@ -2,6 +2,7 @@
 
     folder/packs/<pack_id>/runs.parquet, curve.parquet, pack.json      written at once, never changed
     folder/runs.parquet, curve.parquet                                 all packs in one table, made by `publish`
+    folder/experiments/*.json                                          figures of papers that the trials belong to
 
 A pack is written under a temporary name, fsynced, and renamed. So a killed writer leaves nothing that looks like a
 result, several writers may share a folder, and a trial is done when a stored pack holds its id.
@@ -45,6 +46,7 @@ from bilevelbench.results import (
     upgrade,
 )
 
+EXPERIMENTS = "experiments"
 TABLES = ("runs.parquet", "curve.parquet")
 ORDER = ["problem", "algorithm", "algorithm_params", "seed", "trial_id"]
 

@@ -154,3 +154,30 @@ def test_nothing_to_merge(alice, into, tmp_path):
     with pytest.raises(StoreError, match="missing' has no packs to merge"):
         merge([tmp_path / "missing"], into)
     assert not into.exists()
+
+
+def figure(where, text):
+    (where.folder / "experiments").mkdir(exist_ok=True)
+    (where.folder / "experiments" / "figure1.json").write_text(text)
+
+
+def test_what_is_said_about_figures_comes_along(alice, bob, into):
+    add(alice, "a")
+    add(bob, "b")
+    figure(bob, "{}")
+    merge([alice.folder, bob.folder], into)
+    assert (into / "experiments" / "figure1.json").read_text() == "{}"
+    figure(alice, "{}")
+    merge([alice.folder, bob.folder], into)  # they agree
+
+
+def test_two_different_figures_of_one_name_are_refused(alice, bob, into):
+    add(alice, "a")
+    add(bob, "b")
+    figure(alice, "{}")
+    figure(bob, "[]")
+    with pytest.raises(
+        StoreError, match=r"alice' and '.*bob' have another experiments/figure1.json each; nothing was merged"
+    ):
+        merge([alice.folder, bob.folder], into)
+    assert not into.exists()

@@ -21,10 +21,9 @@ from pydantic import Field, ValidationError, model_validator
 from bilevelbench.errors import suggestion
 from bilevelbench.report.tables import markdown_text, number, pipe_table, printable, variant
 from bilevelbench.results import Results
-from bilevelbench.store import replace_file
+from bilevelbench.store import EXPERIMENTS, replace_file
 from bilevelbench.trial import Frozen, Trial
 
-FOLDER = "experiments"
 REPRODUCED, NOT_REPRODUCED, UNTOLD = "reproduced", "not reproduced", "cannot be told"
 
 #: What a trial that ended so has measured is not to be used.
@@ -160,6 +159,8 @@ class Separation(_Compared):
 
     def judge(self, trials: _Trials) -> tuple[bool, str]:
         left, right = self.medians(trials, (self.low, self.high))
+        if lost := [m for m, v in right.items() if math.isinf(v)]:
+            raise _Untold(f"{trials.diverged(lost[0])}, which is neither above nor below {self.above:g}")
         holds = all(v < self.below for v in left.values()) and all(v > self.above for v in right.values())
         cost = self.cost(trials, (self.low, self.high))
         inside = sum(int((trials.end(self.column, m, cost) < self.below).sum()) for m in self.low)
@@ -334,7 +335,7 @@ def _verdict(check: Check, parts: Mapping[str, _Trials]) -> Verdict:
 
 def record(experiment: Experiment, folder: Path) -> Path:
     """Keep it in a folder of results; one that is there under its name is replaced at once."""
-    path = folder / FOLDER / f"{experiment.figure.name}.json"
+    path = folder / EXPERIMENTS / f"{experiment.figure.name}.json"
     replace_file(path, (experiment.model_dump_json(indent=1) + "\n").encode("utf-8", "replace"))
     return path
 
@@ -342,7 +343,7 @@ def record(experiment: Experiment, folder: Path) -> Path:
 def find_outcomes(folder: Path, results: Results) -> tuple[list[Outcome], list[str]]:
     """Every experiment of a folder, judged by its results, and a sentence for each file that cannot be used."""
     outcomes, problems = [], []
-    for path in sorted((folder / FOLDER).glob("*.json")):
+    for path in sorted((folder / EXPERIMENTS).glob("*.json")):
         try:
             experiment = Experiment.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:

@@ -174,6 +174,13 @@ def test_separation_counts_the_trials_that_the_median_hides():
     assert "a 0.02000 (2 of 3 trials below 0.05) against b 0.4000" in found.reason
 
 
+def test_a_rival_that_diverged_is_not_above():
+    lost = ("b", {"w": [0.5, 0.9], "status": "diverged"})
+    found = verdict(APART, [("a", {"w": [0.5, 0.01]}), lost, lost])
+    assert found.word == "cannot be told"
+    assert found.reason == "2 of 2 trials of b diverged, which is neither above nor below 0.3"
+
+
 def test_every_problem_has_to_agree():
     def at(p, a):
         return [("a", {"w": [0.5, a], "problem": p}), ("b", {"w": [0.5, 0.5], "problem": p})]
