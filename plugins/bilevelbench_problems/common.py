@@ -1,4 +1,4 @@
-"""What several problems share: the noise fields, random rotations, point axes, constants of stacked data."""
+"""What several problems share: the noise fields, random rotations, point axes, constants of stacked data and joint ones."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def spread(value: Tensor, *arguments: Tensor) -> Tensor:
 def of_each_lane(values: Tensor) -> Constant:
     """A constant that each data set has for itself, from (L,)."""
     return exact(values.item()) if len(values) == 1 else Constant(tuple(values.tolist()), "exact")
+
+
+def joint_norm(g_xx: Tensor | float, g_xy: Tensor | float, g_yy: float) -> float:
+    """The norm of [[g_xx, g_xy], [g_xy, g_yy]]: bounds on the blocks of a Hessian bound the whole. Of several, the largest."""
+    xx, xy = (torch.as_tensor(block, dtype=torch.float64) for block in (g_xx, g_xy))
+    return float(((xx + g_yy) / 2 + torch.hypot((g_yy - xx) / 2, xy)).max())

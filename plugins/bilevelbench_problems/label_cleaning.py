@@ -35,7 +35,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from bilevelbench import Constant, FiniteSum, Instance, Problem, Rows, bound, dot, estimated, exact
-from bilevelbench_problems.common import spread
+from bilevelbench_problems.common import joint_norm, spread
 from bilevelbench_problems.logreg import LogRegDigits, _Dense, _Loss, _Softmax, _solve
 
 _FLAT = 20.0  # σ' = 2e-9
@@ -265,7 +265,7 @@ def _constants(problem: LabelCleaningDigits) -> dict[str, Constant]:
         "C_f": bound(link.slope * math.sqrt(val.top())),
         "L_f": bound(link.curvature * val.top()),
         "rho_f": bound(val.bend()),
-        "L_g": estimated((g_xx + L_gy) / 2 + math.hypot((L_gy - g_xx) / 2, g_xy)),
+        "L_g": estimated(joint_norm(g_xx, g_xy, L_gy)),
         "rho_g": estimated(sum(bends)),
         "L_phi": estimated(max(curvatures)),
         "Delta": bound(val.value(solutions[0])),

@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
 from bilevelbench import Agents, Constant, FiniteSum, Instance, Problem, Rows, Shared, bound, estimated, exact
-from bilevelbench_problems.common import spread
+from bilevelbench_problems.common import joint_norm, spread
 
 _CACHED_SCORES = 72_000  # eight lanes of the digits
 
@@ -374,9 +374,8 @@ def _constants(problem: _LogReg) -> dict[str, Constant]:
         if t == 0:
             columns = pick @ y.square()  # Σ_c Y_cj²: R couples x_j with column j, and H is at most L_gy I
             size = float(columns.max().sqrt())
-            across = torch.hypot((L_gy - 0.5 * s * columns) / 2, s * columns.sqrt())
             start = {
-                "L_g": estimated(((L_gy + 0.5 * s * columns) / 2 + across).max()),
+                "L_g": estimated(joint_norm(0.5 * s * columns, s * columns.sqrt(), L_gy)),
                 "rho_g": estimated(train.bend() + s * (0.5 * size**2 + 3 * size + 3)),
                 "Delta": bound(val.value(y)),
                 "R": exact(y.square().sum()),

@@ -48,7 +48,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from bilevelbench import Constant, DataFile, Instance, Problem, bound, estimated
-from bilevelbench_problems.common import spread
+from bilevelbench_problems.common import joint_norm, spread
 from bilevelbench_problems.csr import CSR
 
 _PRETRAIN_STEP = 100.0
@@ -363,11 +363,10 @@ def _constants(
     L_gy = _CURVATURE * top + reg
     words = Y.square().sum(-1).double()  # the regulariser couples x_j with row j, and the Hessian in y is at most L_gy
     size = float(words.max().sqrt())
-    across = torch.hypot((L_gy - 0.5 * reg * words) / 2, reg * words.sqrt())
     return {
         "mu": estimated(reg),
         "L_gy": estimated(L_gy),
-        "L_g": estimated(float(((L_gy + 0.5 * reg * words) / 2 + across).max())),
+        "L_g": estimated(joint_norm(0.5 * reg * words, reg * words.sqrt(), L_gy)),
         "rho_g": estimated(_THIRD * _longest(A) * top + reg * (0.5 * size**2 + 3 * size + 3)),
         "C_f": bound(_SLOPE * math.sqrt(top_val)),
         "L_f": bound(_CURVATURE * top_val),

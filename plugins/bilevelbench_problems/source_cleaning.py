@@ -41,7 +41,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Constant, FiniteSum, Instance, Problem, Rows, bound, dot, estimated, exact, norm
-from bilevelbench_problems.common import spread
+from bilevelbench_problems.common import joint_norm, spread
 from bilevelbench_problems.label_cleaning import _Cleaned
 from bilevelbench_problems.logreg import _Dense, _Loss, _Softmax, _solve
 from bilevelbench_problems.sources import Estimator, Sources, dealt, garbage_weight, means, of_rows, turn
@@ -219,7 +219,7 @@ def _constants(problem: SourceCleaningLinear) -> dict[str, Constant]:
         "C_f": bound(link.slope * math.sqrt(val.top())),
         "L_f": bound(link.curvature * val.top()),
         "rho_f": bound(val.bend()),
-        "L_g": estimated((g_xx + L_gy) / 2 + math.hypot((L_gy - g_xx) / 2, g_xy)),
+        "L_g": estimated(joint_norm(g_xx, g_xy, L_gy)),
         "rho_g": estimated(sum(bends)),
         "L_phi": estimated(max(level.curvature(t * first) for t in _LOOKED_AT)),
         "Delta": bound(float(val.value(y))),

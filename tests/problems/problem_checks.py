@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from bilevelbench import Instance, norm
+from bilevelbench import FiniteSum, Instance, Rows, norm
 from bilevelbench.autograd import derive
 from bilevelbench.problem import QUERIES
 
@@ -161,3 +163,55 @@ def check_same(one: Instance, other: Instance) -> None:
         arguments = (x, y, v) if "vp" in query else (x, y)
         for a, b in zip(call(one.functions[query], *arguments), call(other.functions[query], *arguments), strict=True):
             assert torch.equal(a, b), query
+
+
+def check_against_differences(instance: Instance, plain: Any, y: Tensor) -> None:
+    """Gradients and products against central differences of f(y), g(x, y) and g_y(x, y) as numpy has them; f_x = 0."""
+    x, v, h = normal(1, instance.dx), normal(1, instance.dy, seed=2), 1e-5
+
+    def slope(function: Callable[..., Any], at: Tensor, along: Tensor) -> Any:
+        a, d = at[0].numpy(), along[0].numpy()
+        return (function(a + h * d) - function(a - h * d)) / (2 * h)
+
+    for seed in range(3):
+        p, q = normal(1, instance.dx, seed=seed + 10), normal(1, instance.dy, seed=seed + 20)
+        along_x = slope(lambda a: plain.g(a, y[0].numpy()), x, p)
+        along_y = slope(lambda b: plain.g(x[0].numpy(), b), y, q)
+        assert float((instance.grad_g_x(x, y) * p).sum()) == pytest.approx(along_x, rel=1e-7, abs=1e-9)
+        assert float((instance.grad_g_y(x, y) * q).sum()) == pytest.approx(along_y, rel=1e-7, abs=1e-9)
+        assert float((instance.grad_f_y(x, y) * q).sum()) == pytest.approx(slope(plain.f, y, q), rel=1e-7, abs=1e-9)
+        mixed = slope(lambda a: plain.g_y(a, y[0].numpy()) @ v[0].numpy(), x, p)
+        assert float((instance.jvp_g_xy(x, y, v) * p).sum()) == pytest.approx(mixed, rel=1e-6, abs=1e-9)
+    Hv = slope(lambda b: plain.g_y(x[0].numpy(), b), y, v)
+    close(instance.hvp_g_yy(x, y, v)[0], torch.as_tensor(Hv), 1e-8)
+    assert (instance.grad_f_x(x, y) == 0).all()
+
+
+def check_derivatives_of_rows(instance: Instance, rows: Rows, x: Tensor) -> None:
+    """By autograd, at three points in four lanes with these rows, one of them twice; each point as it is alone."""
+    by_autograd = derive(instance.functions["value_f"], instance.functions["value_g"], {})
+    y, v = normal(3, 4, instance.dy, seed=1), normal(3, 4, instance.dy, seed=2)
+    rows.index[..., 3] = rows.index[..., 0]
+    for query in QUERIES:
+        arguments = (x, y, v) if "vp" in query else (x, y)
+        ours = call(instance.functions[query], *arguments, rows)
+        for a, b in zip(ours, call(by_autograd[query], *arguments, rows), strict=True):
+            close(a, b)
+        for point in range(3):
+            at = (a[point] if a.dim() == 3 else a for a in arguments)
+            for a, b in zip(ours, call(instance.functions[query], *at, rows.at(point, 3)), strict=True):
+                close(a[point], b)
+
+
+def check_rows_are_unbiased(instance: Instance) -> None:
+    """The mean over all single rows is the whole sum, for f, for g with its regulariser, and for the products."""
+    assert isinstance(instance.noise, FiniteSum)
+    x, y, v = normal(1, instance.dx), normal(1, instance.dy, seed=1), normal(1, instance.dy, seed=2)
+    for query in QUERIES:
+        n = instance.noise.n_f if "f" in query.split("_") else instance.noise.n_g
+        each = Rows(torch.arange(n).reshape(n, 1, 1), torch.ones(n, 1, 1))
+        arguments = [a.expand(n, 1, -1) for a in ((x, y, v) if "vp" in query else (x, y))]
+        singles = call(instance.functions[query], *arguments, each)
+        whole = call(instance.functions[query], *(a[0] for a in arguments))
+        for one, all_rows in zip(singles, whole, strict=True):
+            close(one.mean(0), all_rows)

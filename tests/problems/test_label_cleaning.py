@@ -10,7 +10,17 @@ import torch
 from bilevelbench_problems import LabelCleaningDigits, LogRegDigits
 from bilevelbench_problems.label_cleaning import _Cleaned, _hess_phi, _looked_at
 from bilevelbench_problems.logreg import _Dense, _Softmax, _solve
-from problem_checks import call, check_derivatives, check_same, close, joint_hessian, normal
+from problem_checks import (
+    call,
+    check_against_differences,
+    check_derivatives,
+    check_derivatives_of_rows,
+    check_rows_are_unbiased,
+    check_same,
+    close,
+    joint_hessian,
+    normal,
+)
 from pydantic import ValidationError
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import logsumexp, softmax
@@ -19,8 +29,7 @@ from test_chain import check_bits
 from test_logreg import some_rows
 
 import bilevelbench
-from bilevelbench import FiniteSum, Instance, Oracle, Rows
-from bilevelbench.autograd import derive
+from bilevelbench import FiniteSum, Instance, Oracle
 from bilevelbench.evaluate import Evaluator
 from bilevelbench.problem import QUERIES
 from bilevelbench.trial import Schedule
@@ -177,25 +186,7 @@ def test_derivatives_of_the_whole_sum(instance: Instance) -> None:
 
 
 def test_derivatives_against_differences_of_numpy(instance: Instance, plain: Numpy) -> None:
-    x, y, v = normal(1, DX), 2 * normal(1, DY, seed=1), normal(1, DY, seed=2)
-    h = 1e-5
-
-    def slope(function, at: torch.Tensor, along: torch.Tensor):
-        a, d = at[0].numpy(), along[0].numpy()
-        return (function(a + h * d) - function(a - h * d)) / (2 * h)
-
-    for seed in range(3):
-        p, q = normal(1, DX, seed=seed + 10), normal(1, DY, seed=seed + 20)
-        along_x = slope(lambda a: plain.g(a, y[0].numpy()), x, p)
-        along_y = slope(lambda b: plain.g(x[0].numpy(), b), y, q)
-        assert float((instance.grad_g_x(x, y) * p).sum()) == pytest.approx(along_x, rel=1e-7, abs=1e-9)
-        assert float((instance.grad_g_y(x, y) * q).sum()) == pytest.approx(along_y, rel=1e-7, abs=1e-9)
-        assert float((instance.grad_f_y(x, y) * q).sum()) == pytest.approx(slope(plain.f, y, q), rel=1e-7, abs=1e-9)
-        mixed = slope(lambda a: plain.g_y(a, y[0].numpy()) @ v[0].numpy(), x, p)
-        assert float((instance.jvp_g_xy(x, y, v) * p).sum()) == pytest.approx(mixed, rel=1e-6, abs=1e-9)
-    Hv = slope(lambda b: plain.g_y(x[0].numpy(), b), y, v)
-    close(instance.hvp_g_yy(x, y, v)[0], torch.as_tensor(Hv), 1e-8)
-    assert (instance.grad_f_x(x, y) == 0).all()
+    check_against_differences(instance, plain, 2 * normal(1, DY, seed=1))
 
 
 @pytest.mark.parametrize("lanes", [4, 20])
@@ -219,34 +210,11 @@ def test_wide_packs_are_worked_off_in_blocks_of_lanes(instance: Instance, lanes:
 @pytest.mark.parametrize("points", [(), (3,)])
 @pytest.mark.parametrize("x_points", [(), (3,)])
 def test_derivatives_of_rows(instance: Instance, points: tuple[int, ...], x_points: tuple[int, ...]) -> None:
-    """Shared by all points, or a batch for each; one row is there twice."""
-    by_autograd = derive(instance.functions["value_f"], instance.functions["value_g"], {})
-    x, y, v = normal(*x_points, 4, DX), normal(3, 4, DY, seed=1), normal(3, 4, DY, seed=2)
-    rows = some_rows(instance, *points, 4, 7)
-    rows.index[..., 3] = rows.index[..., 0]
-    for query in QUERIES:
-        arguments = (x, y, v) if "vp" in query else (x, y)
-        ours = call(instance.functions[query], *arguments, rows)
-        for a, b in zip(ours, call(by_autograd[query], *arguments, rows), strict=True):
-            close(a, b)
-        for point in range(3):
-            at = (a[point] if a.dim() == 3 else a for a in arguments)
-            alone = call(instance.functions[query], *at, rows.at(point, 3))
-            for a, b in zip(ours, alone, strict=True):
-                close(a[point], b)
+    check_derivatives_of_rows(instance, some_rows(instance, *points, 4, 7), normal(*x_points, 4, DX))
 
 
 def test_rows_are_unbiased(instance: Instance) -> None:
-    """The mean over all single rows is the whole sum, for f, for g with its ridge, and for the products."""
-    x, y, v = normal(1, DX), normal(1, DY, seed=1), normal(1, DY, seed=2)
-    for query in QUERIES:
-        n = instance.noise.n_f if "f" in query.split("_") else instance.noise.n_g
-        each = Rows(torch.arange(n).reshape(n, 1, 1), torch.ones(n, 1, 1))
-        arguments = [a.expand(n, 1, -1) for a in ((x, y, v) if "vp" in query else (x, y))]
-        singles = call(instance.functions[query], *arguments, each)
-        whole = call(instance.functions[query], *(a[0] for a in arguments))
-        for one, all_rows in zip(singles, whole, strict=True):
-            close(one.mean(0), all_rows)
+    check_rows_are_unbiased(instance)
 
 
 def test_a_mini_batch_moves_its_own_weights_only(instance: Instance) -> None:

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import torch
 from bilevelbench_problems import LogRegBreastCancer, LogRegDigits
-from problem_checks import call, check_derivatives, check_same, close, lower_hessian, normal
+from problem_checks import (
+    check_derivatives,
+    check_derivatives_of_rows,
+    check_rows_are_unbiased,
+    check_same,
+    close,
+    lower_hessian,
+    normal,
+)
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import logsumexp, softmax
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -16,7 +24,6 @@ from sklearn.linear_model import LogisticRegression
 from test_chain import check_bits
 
 from bilevelbench import FiniteSum, Instance, Oracle, Problem, Rows
-from bilevelbench.autograd import derive
 from bilevelbench.evaluate import Evaluator
 from bilevelbench.problem import QUERIES
 
@@ -140,35 +147,13 @@ def test_derivatives_of_the_whole_sum(problem: Problem) -> None:
 @parametrize
 @pytest.mark.parametrize("points", [(), (3,)])
 def test_derivatives_of_rows(problem: Problem, points: tuple[int, ...]) -> None:
-    """Shared by all points, or a batch for each."""
     instance = problem.build()
-    by_autograd = derive(instance.functions["value_f"], instance.functions["value_g"], {})
-    x, y, v = normal(3, 4, instance.dx), normal(3, 4, instance.dy, seed=1), normal(3, 4, instance.dy, seed=2)
-    rows = some_rows(instance, *points, 4, 7)
-    for query in QUERIES:
-        arguments = (x, y, v) if "vp" in query else (x, y)
-        ours = call(instance.functions[query], *arguments, rows)
-        for a, b in zip(ours, call(by_autograd[query], *arguments, rows), strict=True):
-            close(a, b)
-        for point in range(3):
-            alone = call(instance.functions[query], *(a[point] for a in arguments), rows.at(point, 3))
-            for a, b in zip(ours, alone, strict=True):
-                close(a[point], b)
+    check_derivatives_of_rows(instance, some_rows(instance, *points, 4, 7), normal(3, 4, instance.dx))
 
 
 @parametrize
 def test_rows_are_unbiased(problem: Problem) -> None:
-    """The mean over all single rows is the whole sum, for f, for g with its regulariser, and for the products."""
-    instance = problem.build()
-    x, y, v = normal(1, instance.dx), normal(1, instance.dy, seed=1), normal(1, instance.dy, seed=2)
-    for query in QUERIES:
-        n = instance.noise.n_f if "f" in query.split("_") else instance.noise.n_g
-        each = Rows(torch.arange(n).reshape(n, 1, 1), torch.ones(n, 1, 1))
-        arguments = [a.expand(n, 1, -1) for a in ((x, y, v) if "vp" in query else (x, y))]
-        singles = call(instance.functions[query], *arguments, each)
-        whole = call(instance.functions[query], *(a[0] for a in arguments))
-        for one, all_rows in zip(singles, whole, strict=True):
-            close(one.mean(0), all_rows)
+    check_rows_are_unbiased(problem.build())
 
 
 @parametrize

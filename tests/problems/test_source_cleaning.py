@@ -10,7 +10,15 @@ import torch
 from bilevelbench_methods.penalty.f2bsa import F2BSA
 from bilevelbench_problems import SourceCleaningLinear
 from bilevelbench_problems.sources import Sources, dealt, garbage_weight, means, of_rows, turn
-from problem_checks import call, check_derivatives, check_same, close, joint_hessian, normal
+from problem_checks import (
+    check_derivatives,
+    check_derivatives_of_rows,
+    check_rows_are_unbiased,
+    check_same,
+    close,
+    joint_hessian,
+    normal,
+)
 from pydantic import ValidationError
 from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
@@ -19,10 +27,8 @@ from test_logreg import some_rows
 
 import bilevelbench
 from bilevelbench import FiniteSum, Instance, InvalidInput, Oracle, Rows
-from bilevelbench.autograd import derive
 from bilevelbench.checks import check_instance
 from bilevelbench.evaluate import Evaluator
-from bilevelbench.problem import QUERIES
 from bilevelbench.testing import parametrize_with_checks
 from bilevelbench.trial import Schedule
 
@@ -190,34 +196,12 @@ def test_weights_of_sources_turn_like_a_softmax() -> None:
 @pytest.mark.parametrize("estimator", ["unbiased", "ratio"])
 @pytest.mark.parametrize("points", [(), (3,)])
 def test_derivatives_of_rows(estimator: str, points: tuple[int, ...]) -> None:
-    """Shared by all points, or a batch for each; one row is there twice."""
     instance = built(linear(estimator=estimator, sources=3, corruption=0.6))[0]
-    by_autograd = derive(instance.functions["value_f"], instance.functions["value_g"], {})
-    x, y, v = normal(4, 3), normal(3, 4, DY, seed=1), normal(3, 4, DY, seed=2)
-    rows = some_rows(instance, *points, 4, 7)
-    rows.index[..., 3] = rows.index[..., 0]
-    for query in QUERIES:
-        arguments = (x, y, v) if "vp" in query else (x, y)
-        ours = call(instance.functions[query], *arguments, rows)
-        for a, b in zip(ours, call(by_autograd[query], *arguments, rows), strict=True):
-            close(a, b)
-        for point in range(3):
-            at = (a[point] if a.dim() == 3 else a for a in arguments)
-            for a, b in zip(ours, call(instance.functions[query], *at, rows.at(point, 3)), strict=True):
-                close(a[point], b)
+    check_derivatives_of_rows(instance, some_rows(instance, *points, 4, 7), normal(4, 3))
 
 
-def test_rows_are_unbiased(instance: Instance, plain: Numpy) -> None:
-    """The mean over all single rows is the whole sum."""
-    x, y, v = normal(1, plain.m), normal(1, DY, seed=1), normal(1, DY, seed=2)
-    for query in QUERIES:
-        n = instance.noise.n_f if "f" in query.split("_") else instance.noise.n_g
-        each = Rows(torch.arange(n).reshape(n, 1, 1), torch.ones(n, 1, 1))
-        arguments = [a.expand(n, 1, -1) for a in ((x, y, v) if "vp" in query else (x, y))]
-        singles = call(instance.functions[query], *arguments, each)
-        whole = call(instance.functions[query], *(a[0] for a in arguments))
-        for one, all_rows in zip(singles, whole, strict=True):
-            close(one.mean(0), all_rows)
+def test_rows_are_unbiased(instance: Instance) -> None:
+    check_rows_are_unbiased(instance)
 
 
 def test_the_mean_over_mini_batches_is_the_whole_sum_only_if_unbiased() -> None:
