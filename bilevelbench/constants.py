@@ -99,6 +99,11 @@ class Constants(Mapping[str, float]):
             return torch.tensor(given.value, dtype=dtype).reshape(-1, 1)
         return self[name]
 
+    @property
+    def per_lane(self) -> bool:
+        """Whether lanes have data sets of their own."""
+        return any(isinstance(c.value, tuple) for c in self.given.values())
+
     def at(self, lane: int) -> Constants:
         """Those of one lane's data set."""
         picked = {

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bilevelbench.algorithm import Algorithm
 from bilevelbench.checks import check_instance, check_state, check_targets, explain
+from bilevelbench.constants import Constants
 from bilevelbench.draws import Draws
 from bilevelbench.errors import BooksDisagree, BudgetExhausted
 from bilevelbench.evaluate import Evaluator
@@ -26,7 +27,7 @@ from bilevelbench.noise import Exact
 from bilevelbench.oracle import Oracle
 from bilevelbench.pack import pack_algorithm
 from bilevelbench.problem import Instance, Problem
-from bilevelbench.registry import Registry, make
+from bilevelbench.registry import Entry, Registry, make
 from bilevelbench.team import join
 from bilevelbench.trial import Trial
 
@@ -73,7 +74,7 @@ def _prepare(trials: Sequence[Trial], registry: Registry) -> PackRun | _Stillbor
             instance = _build(problem, [trials[i] for i in order])
         check_instance(instance)
         instance.constants.problem = problem.name
-        methods = [make(entry, t.algorithm.params).resolve(instance.constants.at(i)) for i, t in enumerate(trials)]
+        methods = _methods(trials, entry, instance.constants)
         check_targets(trials[0], instance.constants)
         with default_dtype(dtype):
             part = join(methods[0], instance, trials[0])
@@ -83,6 +84,16 @@ def _prepare(trials: Sequence[Trial], registry: Registry) -> PackRun | _Stillbor
         return _Stillborn(trials[0], f"could not be set up: {explain(error, _file(type(problem)))}")
     lanes = [Lane(trial, method.given()) for trial, method in zip(trials, methods, strict=True)]
     return PackRun(lanes, pack_algorithm([methods[i] for i in order], dtype), instance, order, wide, part)
+
+
+def _methods(trials: Sequence[Trial], entry: Entry[type[Algorithm]], constants: Constants) -> list[Algorithm]:
+    """A method for each trial; those with the same parameters on the same data share it."""
+    made: dict[tuple[str, int], Algorithm] = {}
+    keys = [(repr(trial.algorithm.params), i if constants.per_lane else 0) for i, trial in enumerate(trials)]
+    for i, (trial, key) in enumerate(zip(trials, keys, strict=True)):
+        if key not in made:
+            made[key] = make(entry, trial.algorithm.params).resolve(constants.at(i))
+    return [made[key] for key in keys]
 
 
 def _build(problem: Problem, trials: Sequence[Trial]) -> Instance:
