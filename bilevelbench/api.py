@@ -25,7 +25,7 @@ from bilevelbench.meter import COLUMNS
 from bilevelbench.pack import pack_algorithm, plan
 from bilevelbench.problem import Instance, Problem
 from bilevelbench.registry import Entry, Registry, faults, make, registry
-from bilevelbench.results import Results, curve_of, runs_frame
+from bilevelbench.results import Results, curve_of, runs_of
 from bilevelbench.runner import PackResult, PackRun, default_dtype, run_pack
 from bilevelbench.store import Store
 from bilevelbench.suite import make_trial
@@ -79,7 +79,7 @@ def run(
     whole = PackResult()
     for pack in packs:
         whole.extend(pack)
-    return Results(runs_frame(whole.runs), curve_of(whole.curve.columns), [])
+    return Results(runs_of(whole.runs).to_pandas(), curve_of(whole.curve.columns).to_pandas(), [])
 
 
 def run_trials(
@@ -190,7 +190,7 @@ def solve(
     return Solution(
         x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get(f"{which}phi", float("nan")),
         grad_phi=row.get(f"{which}grad_phi", float("nan")), status=row["status"], message=row["message"], steps=row["steps"],
-        counts=counts, certificate=row["certificate"], params=method.given(), curve=curve_of(result.curve.columns),
+        counts=counts, certificate=row["certificate"], params=method.given(), curve=curve_of(result.curve.columns).to_pandas(),
     )  # fmt: skip
 
 

@@ -137,7 +137,9 @@ def _local(jobs: int) -> Iterator[Client]:
     with tempfile.TemporaryDirectory(prefix="bilevelbench-dask-", ignore_cleanup_errors=True) as scratch:
         # Children that are started later are deaf as well: by a thread that is started here. And a pack waits at the
         # scheduler, not at a worker which may die.
-        with deaf_children(), dask.config.set({"distributed.scheduler.worker-saturation": 1.0}):
+        # And nobody looks at the profiles that Dask would take of its workers, a hundred a second.
+        quiet = {"distributed.scheduler.worker-saturation": 1.0, "distributed.worker.profile.enabled": False}
+        with deaf_children(), dask.config.set(quiet):
             cluster = LocalCluster(
                 n_workers=jobs,
                 threads_per_worker=1,

@@ -27,7 +27,7 @@ from bilevelbench.environment import environment, plugin_commit
 from bilevelbench.errors import BilevelbenchError, InvalidInput
 from bilevelbench.lane import Lane
 from bilevelbench.registry import Registry, registry
-from bilevelbench.results import curve_of, runs_frame
+from bilevelbench.results import curve_of, runs_of
 from bilevelbench.runner import PackResult, run_pack
 from bilevelbench.store import Store
 from bilevelbench.trial import Trial
@@ -255,7 +255,7 @@ def _run(pack: Pack, plugins: Registry) -> PackResult:
 
 def keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Done:
     """Put a pack's rows into the store."""
-    runs, curve = runs_frame(result.runs), curve_of(result.curve.columns)
+    runs, curve = runs_of(result.runs), curve_of(result.curve.columns)
     record = {
         "trials": [{"id": trial.id, **trial.model_dump(mode="json")} for trial in pack],
         "environment": environment(),
@@ -264,7 +264,7 @@ def keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Don
         "step_seconds": result.step_seconds,
         "total_seconds": result.total_seconds,
     }
-    store.add(runs, curve, record)
+    store.add_tables(runs, curve, record)
     best: dict[str, tuple[str, float]] = {}
     for row in result.runs:
         value = row.get("best_grad_phi", float("nan"))

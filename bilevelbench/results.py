@@ -81,28 +81,34 @@ class Results:
 
 def runs_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """One row per trial, columns in order and typed; a column that `runs` does not have is an error."""
+    frame: pd.DataFrame = runs_of(rows).to_pandas()
+    return frame
+
+
+def curve_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per trial and evaluation; columns beyond those of `CURVE` are floats and follow in alphabetical order."""
+    frame: pd.DataFrame = curve_of({name: [row.get(name) for row in rows] for name in set().union(*rows)}).to_pandas()
+    return frame
+
+
+def runs_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """`runs_frame` as it is stored."""
     for row in rows:
         for name in row:
             if name not in RUNS:
                 raise InvalidInput(f"`runs` has no column {name!r}{suggestion(name, RUNS)}")
     columns = {name: [row.get(name) for row in rows] for name in RUNS}
     columns["schema_version"] = [row.get("schema_version", SCHEMA_VERSION) for row in rows]
-    frame = _frame("runs", columns, RUNS)
-    for status in frame["status"].unique():
+    for status in set(columns["status"]) - {None, ""}:
         if status not in STATUSES:
-            raise InvalidInput(f"unknown status {status!r}{suggestion(status, STATUSES)}")
-    return frame
+            raise InvalidInput(f"unknown status {status!r}{suggestion(str(status), STATUSES)}")
+    return _typed("runs", columns, RUNS)
 
 
-def curve_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row per trial and evaluation; columns beyond those of `CURVE` are floats and follow in alphabetical order."""
-    return curve_of({name: [row.get(name) for row in rows] for name in set().union(*rows)})
-
-
-def curve_of(columns: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
-    """The same from columns of equal length."""
+def curve_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """`curve_frame` as it is stored, from columns of equal length."""
     extras = columns.keys() - CURVE.keys()
-    return _frame("curve", columns, CURVE | dict.fromkeys(sorted(extras), REAL))
+    return _typed("curve", columns, CURVE | dict.fromkeys(sorted(extras), REAL))
 
 
 def runs_table(frame: pd.DataFrame) -> pa.Table:
@@ -152,7 +158,7 @@ def upgrade(runs: pd.DataFrame, curve: pd.DataFrame, version: int) -> tuple[pd.D
     return runs, curve
 
 
-def _frame(table: str, columns: Mapping[str, Sequence[Any]], types: dict[str, pa.DataType]) -> pd.DataFrame:
+def _typed(table: str, columns: Mapping[str, Sequence[Any]], types: dict[str, pa.DataType]) -> pa.Table:
     length = len(next(iter(columns.values()), ()))
     for name in _REQUIRED[table]:
         values = columns.get(name, [None] * length)
@@ -163,8 +169,7 @@ def _frame(table: str, columns: Mapping[str, Sequence[Any]], types: dict[str, pa
         name: pa.array(_values(table, name, type_, columns.get(name, [None] * length)), type_)
         for name, type_ in types.items()
     }
-    frame: pd.DataFrame = pa.table(arrays).to_pandas()
-    return frame
+    return pa.table(arrays)
 
 
 def _values(table: str, name: str, type_: pa.DataType, values: Sequence[Any]) -> Sequence[str | int | float]:

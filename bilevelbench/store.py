@@ -97,15 +97,19 @@ class Store:
 
     def add(self, runs: pd.DataFrame, curve: pd.DataFrame, record: Mapping[str, Any]) -> str:
         """Store one pack and return its id. Nothing happens if another writer has stored the same trials."""
-        ids: list[str] = runs["trial_id"].tolist()
+        return self.add_tables(runs_table(runs), curve_table(curve), record)
+
+    def add_tables(self, runs: pa.Table, curve: pa.Table, record: Mapping[str, Any]) -> str:
+        """The same for `runs_of` and `curve_of`, which need not become frames on their way."""
+        ids: list[str] = runs["trial_id"].to_pylist()
         if not ids or len(set(ids)) < len(ids):
             raise InvalidInput(f"a pack has one row per trial, got the ids {ids}; store the repeated ones once")
-        strangers = set(curve["trial_id"].unique()) - set(ids)
+        strangers = set(curve["trial_id"].unique().to_pylist()) - set(ids)
         if strangers:
             raise InvalidInput(f"the curve has trial {min(strangers)!r}, which `runs` does not; store both in one pack")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         head = {"created": now, **record, "schema_version": SCHEMA_VERSION, "trial_ids": sorted(ids)}
-        return self.place(head, [to_parquet(runs_table(runs)), to_parquet(curve_table(curve))])
+        return self.place(head, [to_parquet(runs), to_parquet(curve)])
 
     def place(self, record: Mapping[str, Any], tables: Sequence[bytes]) -> str:
         """Store the bytes of the two tables under the id of the record's `trial_ids`."""

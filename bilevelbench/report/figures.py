@@ -17,6 +17,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from bilevelbench.errors import StoreError
 from bilevelbench.report import statistics
@@ -39,6 +40,7 @@ AXES = {
     "step": "steps",
 }
 
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LINES, _MARKERS = ("-", "--", ":", "-."), "osD^vPX<>"
 
 Look = dict[str, Any]
@@ -169,12 +171,20 @@ def svg_file(figure: Figure) -> str:
     return _svg(figure, facecolor="white")
 
 
+def _write(figure: Figure, file: Any, **options: Any) -> None:
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if axis.get_scale() == "log":
+            axis.set_major_formatter(_Powers())
+            axis.set_minor_formatter(_Powers(labelOnlyBase=False))
+    with settings():
+        figure.savefig(file, **options)
+
+
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write `stem`.svg and `stem`.png."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
     picture = io.BytesIO()
-    with settings():
-        figure.savefig(picture, format="png", dpi=160, facecolor="white")
+    _write(figure, picture, format="png", dpi=160, facecolor="white")
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
         paths[0].write_text(svg_file(figure), encoding="utf-8")
@@ -227,6 +237,16 @@ def _canvas(methods: int) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
+class _Powers(LogFormatter):
+    """10⁻³ as plain text: matplotlib's own way sets it as a formula, which takes half of the time of a figure."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        if not super().__call__(x, pos):  # it decides which ticks have a label
+            return ""
+        digit, _, power = f"{x:.0e}".partition("e")
+        return ("" if digit == "1" else f"{digit}·") + "10" + str(int(power)).translate(_RAISED)
+
+
 def _finish(axes: Axes, lines: Sequence[Any], names: Sequence[str]) -> None:
     axes.grid(alpha=0.15, linewidth=0.6)
     legend(axes, lines, names)
@@ -244,9 +264,8 @@ def settings() -> Iterator[None]:
 
 def _svg(figure: Figure, **options: Any) -> str:
     text = io.StringIO()
-    with settings():
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(text, format="svg", metadata=nothing, **options)
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    _write(figure, text, format="svg", metadata=nothing, **options)
     return text.getvalue()
 
 
