@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import hashlib
 import inspect
 import itertools
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,17 @@ def run(
     return Results(runs_of(whole.runs).to_pandas(), curve_of(whole.curve.columns).to_pandas(), [])
 
 
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """What is there need not be looked through by the garbage collector, again and again: all of torch is."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@_frozen()
 def run_trials(
     trials: Sequence[Trial],
     store: Store,

@@ -89,7 +89,8 @@ def _prepare(trials: Sequence[Trial], registry: Registry) -> PackRun | _Stillbor
 def _methods(trials: Sequence[Trial], entry: Entry[type[Algorithm]], constants: Constants) -> list[Algorithm]:
     """A method for each trial; those with the same parameters on the same data share it."""
     made: dict[tuple[str, int], Algorithm] = {}
-    keys = [(repr(trial.algorithm.params), i if constants.per_lane else 0) for i, trial in enumerate(trials)]
+    apart = constants.per_lane
+    keys = [(repr(trial.algorithm.params), i if apart else 0) for i, trial in enumerate(trials)]
     for i, (trial, key) in enumerate(zip(trials, keys, strict=True)):
         if key not in made:
             made[key] = make(entry, trial.algorithm.params).resolve(constants.at(i))

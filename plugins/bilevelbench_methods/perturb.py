@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from bilevelbench import InvalidInput, Oracle, keep, norm
@@ -92,6 +91,8 @@ class Escape:
 
         iota is the smallest number >= 1 with L sqrt(dx) iota^2 2^(8-iota)/sqrt(rho eps) <= delta_fail.
         """
+        from scipy.optimize import brentq  # here: it takes a worker process a third of a second
+
         if not rho > 0:
             raise InvalidInput(
                 f"the theory preset divides by the Hessian-Lipschitz constant of phi, and rho = {rho:g} here; "

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeInt
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from bilevelbench import Constant, DataFile, Instance, Problem, Reference, bound, dot, estimated, exact
@@ -178,6 +177,7 @@ def _constants(train: _Loss, val: _Loss) -> dict[str, Constant]:
 
 def _infimum(train: _Loss, val: _Loss, exactly: Reference) -> float:
     """inf φ: in the interior, or the limit at x = -∞, plain least squares."""
+    from scipy.optimize import minimize_scalar  # here: it takes a worker process a third of a second
 
     def phi(x: float) -> float:
         return float(exactly.phi(torch.tensor([[x]], dtype=torch.float64)))

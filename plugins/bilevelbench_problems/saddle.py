@@ -14,7 +14,6 @@ from typing import Annotated, Literal, Protocol, Self
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
-from scipy.optimize import brentq
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
@@ -359,6 +358,8 @@ class Row:
 
 def _first(force: float) -> float:
     """C >= 2 with (C - 2) √C = force."""
+    from scipy.optimize import brentq  # here: it takes a worker process a third of a second
+
     return float(brentq(lambda root: root**3 - 2 * root - force, math.sqrt(2) - 1e-9, 2 + force, xtol=1e-15)) ** 2
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import minimize_scalar
 from scipy.special import hyp2f1
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -124,6 +123,8 @@ LOG_COSH = Scalar(
 
 def peak(h: Function) -> float:
     """sup |h| of a smooth function that decays: the best point of a grid, then a search around it."""
+    from scipy.optimize import minimize_scalar  # here: it takes a worker process a third of a second
+
     grid = torch.linspace(-8, 8, 16001, dtype=torch.float64)
     sizes = h(grid).abs()
     best = float(grid[sizes.argmax()])

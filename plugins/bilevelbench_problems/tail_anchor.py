@@ -10,7 +10,6 @@ from typing import Annotated, Self
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
-from scipy.optimize import brentq
 from torch import Generator, Tensor
 
 from bilevelbench import Constant, Instance, Problem, Reference, dot, exact
@@ -190,6 +189,8 @@ class _Data:
 
 def anchor_minimum(q: float) -> float:
     """w* > 0 with p'(w*) + s'(w*) = 0, that is w (1+w²)^((q-1)/2) = 1."""
+    from scipy.optimize import brentq  # here: it takes a worker process a third of a second
+
     return float(brentq(lambda w: w * (1 + w * w) ** ((q - 1) / 2) - 1, 0, 1, xtol=1e-15))
 
 
