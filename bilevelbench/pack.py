@@ -20,10 +20,12 @@ def plan(trials: Sequence[Trial], registry: Registry) -> list[tuple[Trial, ...]]
     """Trials grouped into packs, each no wider than its problem and method allow; the order of first appearance is kept."""
     groups: dict[str, list[Trial]] = {}
     widths: dict[str, int] = {}
+    keys: dict[str, str] = {}  # of trials that differ in what no key looks at, such as the seeds of a long sweep
     for trial in trials:
         algorithm = registry.algorithm(trial.algorithm.key).value
         problem = registry.problem(trial.problem.key).value
-        key = pack_key(trial, registry)
+        alike = trial.model_dump_json(exclude={"seed", "budget", "targets", "label"})
+        key = keys[alike] if alike in keys else keys.setdefault(alike, pack_key(trial, registry))
         groups.setdefault(key, []).append(trial)
         widths[key] = problem.max_lanes if algorithm.lanes else 1
     return [
