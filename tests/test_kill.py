@@ -130,7 +130,7 @@ def test_killed_in_the_middle(tmp_path, undisturbed):
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_killed_again_and_again_at_random_times(tmp_path, undisturbed, jobs):
     rng = random.Random()
-    waits = [(0, rng.uniform(0, 8)) for _ in range(3)] + [(n, rng.uniform(0, 1)) for n in (1, 3, 5, 7)]
+    waits = [(0, rng.uniform(0, 8)), *((n, rng.uniform(0, 1)) for n in (2, 6))]
     kill_and_resume(tmp_path, undisturbed, waits, jobs)
 
 
