@@ -20,11 +20,14 @@ def plan(trials: Sequence[Trial], registry: Registry) -> list[tuple[Trial, ...]]
     """Trials grouped into packs, each no wider than its problem and method allow; the order of first appearance is kept."""
     groups: dict[str, list[Trial]] = {}
     widths: dict[str, int] = {}
-    keys: dict[str, str] = {}  # of trials that differ in what no key looks at, such as the seeds of a long sweep
+    keys: dict[Any, str] = {}  # of trials that differ in what no key looks at, such as the seeds of a long sweep
     for trial in trials:
         algorithm = registry.algorithm(trial.algorithm.key).value
         problem = registry.problem(trial.problem.key).value
-        alike = trial.model_dump_json(exclude={"seed", "budget", "targets", "label"})
+        alike = (
+            trial.algorithm.key, repr(trial.algorithm.params), trial.plugin_version, trial.problem.key,
+            repr(trial.problem.params), trial.problem_plugin_version, trial.dtype, trial.schedule,
+        )  # fmt: skip
         key = keys[alike] if alike in keys else keys.setdefault(alike, pack_key(trial, registry))
         groups.setdefault(key, []).append(trial)
         widths[key] = problem.max_lanes if algorithm.lanes else 1
