@@ -213,7 +213,7 @@ class Crew(WorkerPlugin):
         if not hasattr(self.own, "workers"):
             self.own.workers = Workers(1, self.memory, self.grace)
             self.all.append(self.own.workers)
-        return list(self.own.workers.run([pack], store))
+        return list(self.own.workers([pack], store))
 
 
 def work_there(dumps: list[dict[str, Any]], crew: str) -> Answer:

@@ -70,10 +70,20 @@ def run_in_workers(
     packs: Sequence[Pack], store: Store, jobs: int, memory: float | None = None, grace: float = GRACE
 ) -> Iterator[Done]:
     """Packs in `jobs` worker processes; `memory` is a limit in GiB for each."""
-    refuse_objects(packs)
     if packs:
         with Workers(jobs, memory, grace) as workers:
-            yield from workers.run(packs, store)
+            yield from workers(packs, store)
+
+
+@contextmanager
+def lasting_workers(jobs: int | None) -> Iterator[Workers | None]:
+    """For several runs one after the other, so that a worker keeps what it has imported and built; None: in this process."""
+    jobs = default_jobs() if jobs is None else jobs
+    if not jobs:
+        yield None
+        return
+    with Workers(jobs) as workers:
+        yield workers
 
 
 def refuse_objects(packs: Sequence[Pack]) -> None:
@@ -86,9 +96,9 @@ def refuse_objects(packs: Sequence[Pack]) -> None:
 
 
 class Workers:
-    """Worker processes that stay from one `run` to the next."""
+    """Worker processes that stay from one run to the next; the first one starts them."""
 
-    def __init__(self, jobs: int, memory: float | None, grace: float) -> None:
+    def __init__(self, jobs: int, memory: float | None = None, grace: float = GRACE) -> None:
         self.jobs, self.memory, self.grace = jobs, memory, grace
         self._pool = _pool(jobs, memory)
 
@@ -105,10 +115,14 @@ class Workers:
             self._pool.close()
         self._pool.join()
 
-    def run(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
+    def __str__(self) -> str:
+        return in_processes(self.jobs)
+
+    def __call__(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
         """Each pack when it is stored; a sentence from a worker is an InvalidInput."""
         from pebble import ProcessExpired  # (starts no threads unless needed)
 
+        refuse_objects(packs)
         waiting = {self._submit(pack, store): pack for pack in packs}
         casualties, false_starts = Casualties(), 0
         while waiting:
@@ -328,6 +342,11 @@ def cause_of_death(code: int | None) -> str:
 def _no_workers(memory: float | None) -> str:
     way_out = f"give more than --memory {memory:g}, or " if memory is not None else ""
     return f"worker processes die before they can take a trial; {way_out}run in one process with --jobs 0 to see why"
+
+
+def in_processes(jobs: int) -> str:
+    """Where packs run, in words."""
+    return f"in {jobs} worker process{'' if jobs == 1 else 'es'}" if jobs else "in this process"
 
 
 def default_jobs() -> int:

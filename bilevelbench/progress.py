@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from bilevelbench.api import run_trials
-from bilevelbench.executor import Done, Executor, default_jobs
+from bilevelbench.executor import Done, Executor, default_jobs, in_processes
 from bilevelbench.executor import Progress as Report
 from bilevelbench.pack import plan
 from bilevelbench.registry import Registry
@@ -100,7 +100,7 @@ def run_missing(
     told = _count(len(trials), "trial")
     if len(missing) < len(trials):
         told += f", {len(trials) - len(missing)} of them stored already"
-    where = executor or f"in {_count(workers, 'worker process', 'es') if workers else 'this process'}"
+    where = executor or in_processes(workers)
     told += f"; {len(missing)} to run in {_count(packs, 'pack')}, {where}" if missing else "; nothing to run"
     say(console, f"{told} -> {store.folder}")
     with _reporter(console, len(missing)) as report:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bilevelbench.errors import InvalidInput
+from bilevelbench.executor import lasting_workers
 from bilevelbench.progress import run_missing, say, terminal
 from bilevelbench.rates.run import run_rates, write
 from bilevelbench.rates.suite import RateSuite
@@ -42,10 +43,12 @@ def measure_table(
     folder = out or Path("results") / name
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 
-    def run(trials: Sequence[Trial]) -> Results:
-        return run_missing(console, store, trials, plugins, jobs)
+    with lasting_workers(jobs) as workers:
 
-    found = run_rates(suite, plugins, run, methods, quick, preset, setting)
+        def run(trials: Sequence[Trial]) -> Results:
+            return run_missing(console, store, trials, plugins, jobs, executor=workers)
+
+        found = run_rates(suite, plugins, run, methods, quick, preset, setting)
     rows: list[Row] = [m.as_dict() for m in found]
     title = suite.title + (" (quick)" if quick else "")
     write(found, title, folder / "rates.json")

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bilevelbench.errors import InvalidInput
+from bilevelbench.executor import lasting_workers
 from bilevelbench.progress import run_missing, say, terminal
 from bilevelbench.registry import Registry, faults
 from bilevelbench.report import figures
@@ -40,13 +41,15 @@ def tune_suite(suite: Suite, out: Path, plugins: Registry, jobs: int | None = No
     """With `as_json` the record alone goes to standard output, and progress to standard error."""
     store, console = Store(out), Console(stderr=True, width=160) if as_json else terminal()
 
-    def run(trials: Sequence[Trial]) -> Results:
-        results = run_missing(console, store, trials, plugins, jobs)
-        if not {trial.id for trial in trials} <= set(results.runs["trial_id"]):
-            results = run_missing(console, store, trials, plugins, jobs)  # a damaged table is found by reading it
-        return results
+    with lasting_workers(jobs) as workers:
 
-    done, results = tune(suite, plugins, run)
+        def run(trials: Sequence[Trial]) -> Results:
+            results = run_missing(console, store, trials, plugins, jobs, executor=workers)
+            if not {trial.id for trial in trials} <= set(results.runs["trial_id"]):  # a damaged table, found by reading
+                results = run_missing(console, store, trials, plugins, jobs, executor=workers)
+            return results
+
+        done, results = tune(suite, plugins, run)
     record = tuning_record(suite, done, results)
     write_tuning(out, record, best_suite(suite, done, record))
     found = read_tuning(out)
