@@ -6,11 +6,13 @@ import os
 import signal
 
 import pandas as pd
+import psutil
 import pytest
+from helpers import trial as named_trial
 
 from bilevelbench import executor
 from bilevelbench.errors import InvalidInput
-from bilevelbench.executor import Done, run_here, run_in_workers
+from bilevelbench.executor import Done, lasting_workers, run_here, run_in_workers
 from bilevelbench.pack import plan
 from bilevelbench.registry import registry
 from bilevelbench.store import Store
@@ -147,6 +149,23 @@ def test_a_pack_is_stored_with_its_trials_and_its_circumstances(outcome, trials)
             assert known[dump["id"]].budget.steps == dump["budget"]["steps"]
         assert record["environment"]["packages"]["torch"]
         assert set(record["commits"]) == {"quadratic", trials[0].algorithm.name}
+
+
+def test_lasting_workers_are_the_same_processes_in_every_run(tmp_path):
+    store, seen = Store(tmp_path), []
+    with lasting_workers(1) as workers:
+        assert str(workers) == "in 1 worker process"
+        for seed in range(2):
+            assert [
+                done.trials for done in workers([(named_trial("f2ba", "quadratic", steps=2, seed=seed),)], store)
+            ] == [1]
+            seen.append({p.pid for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())})
+        assert list(workers([], store)) == []
+    assert seen[0] == seen[1] != set()
+    assert len(store.done()) == 2
+    assert not seen[0] & {p.pid for p in psutil.Process().children()}
+    with lasting_workers(0) as workers:
+        assert workers is None
 
 
 def test_nothing_to_do_starts_no_process(tmp_path, monkeypatch):
