@@ -324,7 +324,8 @@ def assemble(packs: Sequence[Pack], problems: list[str]) -> Results:
 
 def to_parquet(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", use_dictionary=True)
+    # Statistics would make a small file half as large again, and nobody asks for them.
+    pq.write_table(table, sink, compression="zstd", use_dictionary=True, write_statistics=False)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
