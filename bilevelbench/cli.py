@@ -350,12 +350,13 @@ def merge(
     folders: Annotated[list[Path], typer.Argument(help="Folders of results.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder that takes them all.")],
     skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Leave unreadable packs out.")] = False,
+    compact: Annotated[bool, typer.Option("--compact", help="One pack a folder, day and environment.")] = False,
 ) -> None:
     """Put results of several folders into one; the same trial with different numbers is refused."""
     from bilevelbench.merge import merge as merge_folders
     from bilevelbench.store import Store
 
-    done = merge_folders(folders, out, skip_corrupt=skip_corrupt)
+    done = merge_folders(folders, out, skip_corrupt, compact)
     total = len(Store(out).publish().runs)
     for sentence in done.skipped:
         typer.echo(f"warning: left out: {sentence}", err=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,12 +33,15 @@ class Source:
     results: Results
 
 
-def merge(folders: Sequence[str | Path], into: str | Path, skip_corrupt: bool = False) -> MergeReport:
+def merge(
+    folders: Sequence[str | Path], into: str | Path, skip_corrupt: bool = False, compact: bool = False
+) -> MergeReport:
     """Copy the packs of `folders` to the store `into`, which may hold packs already.
 
     A trial that several folders hold is merged once if its content agrees in all but time, memory and message; if not,
     nothing is written. What they say about figures comes along. Every pack says in `merged_from` which folder it came
-    from first. The tables of the merged store are made by `Store(into).publish()`.
+    from first. With `compact` the packs of a folder that were made on one day in one environment become one. The tables of
+    the merged store are made by `Store(into).publish()`.
     """
     into = Path(into)
     paths = list({Path(f).resolve(): Path(f) for f in folders if Path(f).resolve() != into.resolve()}.values())
@@ -54,14 +59,23 @@ def merge(folders: Sequence[str | Path], into: str | Path, skip_corrupt: bool = 
     seen = set(sources[0].results.runs["trial_id"])
     packs = trials = duplicates = 0
     for source in sources[1:]:
+        chosen = []
         for pack in source.packs:
             new = set(pack.trial_ids) - seen
             duplicates += len(pack.trial_ids) - len(new)
-            if new:  # a pack is copied whole; loading drops the trials that another pack holds
-                origin = {"merged_from": source.folder.resolve().name, **pack.record}
-                store.place(origin, read_tables(pack.path, pack.record))
-                packs, trials = packs + 1, trials + len(new)
+            if new:  # a pack is taken whole; loading drops the trials that another pack holds
+                record = {"merged_from": source.folder.resolve().name, **pack.record}
+                chosen.append(replace(pack, record=record))
+                trials += len(new)
                 seen |= new
+        packs += len(chosen)
+        if compact:
+            for group in _groups(chosen):
+                results = assemble(group, [])
+                store.add(results.runs, results.curve, _joint_record(group))
+        else:
+            for pack in chosen:
+                store.place(pack.record, read_tables(pack.path, pack.record))
     for name, (_, content) in figures.items():
         replace_file(into / EXPERIMENTS / name, content)
     return MergeReport(packs, trials, duplicates, tuple(skipped))
@@ -82,6 +96,34 @@ def _read(folder: Path, skip_corrupt: bool, skipped: list[str], must_hold: bool)
             "(published tables alone carry no provenance)"
         )
     return Source(folder, packs, assemble(packs, []))
+
+
+def _groups(packs: Sequence[Pack]) -> list[list[Pack]]:
+    """Packs that agree in day, environment, origin and, for each plugin that two of them share, its commit."""
+    groups: dict[str, list[Pack]] = {}
+    commits: dict[str, dict[str, Any]] = {}
+    for pack in packs:
+        record = pack.record
+        made = [record.get("created", "")[:10], record.get("environment"), record["merged_from"]]
+        own = record.get("commits") or {}
+        key = json.dumps(made, sort_keys=True)
+        while any(commits.get(key, {}).get(name, commit) != commit for name, commit in own.items()):
+            key += "+"
+        groups.setdefault(key, []).append(pack)
+        commits.setdefault(key, {}).update(own)
+    return list(groups.values())
+
+
+def _joint_record(packs: Sequence[Pack]) -> dict[str, Any]:
+    """What is said of a group of packs; its date is the last one."""
+    records = [pack.record for pack in packs]
+    return {
+        **{name: records[0].get(name) for name in ("environment", "merged_from")},
+        "created": max(record.get("created", "") for record in records),
+        "trials": [trial for record in records for trial in record.get("trials", [])],
+        **{name: {k: v for r in records for k, v in (r.get(name) or {}).items()} for name in ("commits", "families")},
+        **{name: sum(r.get(name) or 0.0 for r in records) for name in ("step_seconds", "total_seconds")},
+    }
 
 
 def _figures(into: Path, folders: Sequence[Path]) -> dict[str, tuple[Path, bytes]]:

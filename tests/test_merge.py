@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 
+import pandas as pd
 import pytest
 
 from bilevelbench.errors import InvalidInput, StoreError
@@ -181,3 +182,34 @@ def test_two_different_figures_of_one_name_are_refused(alice, bob, into):
     ):
         merge([alice.folder, bob.folder], into)
     assert not into.exists()
+
+
+def test_compact_makes_one_pack_of_an_environment(alice, bob, into):
+    add(alice, "a1", "a2")
+    add(alice, "a3", extra=7)
+    add(bob, "b1")
+    apart = into.with_name("apart")
+    assert merge([alice.folder, bob.folder], into, compact=True) == merge([alice.folder, bob.folder], apart)
+    ours, theirs = load_results(into), load_results(apart)
+    assert ours.problems == []
+    pd.testing.assert_frame_equal(ours.runs, theirs.runs)
+    pd.testing.assert_frame_equal(ours.curve, theirs.curve)
+    assert sorted(r["merged_from"] for r in ours.records) == ["alice", "bob"]  # not three packs
+    assert sum(len(r["trials"]) for r in ours.records) == 3  # one in each of the packs that were added
+    assert Store(into).done() == {"a1", "a2", "a3", "b1"}
+    again = merge([alice.folder], into, compact=True)
+    assert (again.packs, again.trials, again.duplicates) == (0, 0, 3)
+
+
+def test_compact_keeps_what_differs_apart(alice, into):
+    for n, (commit, machine) in enumerate([("1", "x"), ("2", "x"), ("1", "y"), ("1", "x")]):
+        runs, curve = ([{"trial_id": f"t{n}", "algorithm": "f2ba", "problem": "q", "seed": n, "status": "budget"}], [])
+        record = {"commits": {"f2ba": commit}, "environment": {"cpu": machine}, "families": {"f2ba": "penalty"}}
+        alice.add(runs_frame(runs), curve_frame(curve), record | {"total_seconds": 2.0})
+    merge([alice.folder], into, compact=True)
+    found = {(r["commits"]["f2ba"], r["environment"]["cpu"]): r for r in load_results(into).records}
+    assert {key: r["trial_ids"] for key, r in found.items()} == {
+        ("1", "x"): ["t0", "t3"], ("2", "x"): ["t1"], ("1", "y"): ["t2"],
+    }  # fmt: skip
+    assert found["1", "x"]["total_seconds"] == 4.0
+    assert found["1", "x"]["families"] == {"f2ba": "penalty"}
