@@ -122,7 +122,7 @@ def test_every_method_on_every_problem_gives_the_same_table(tmp_path):
     assert_same(load_results(tmp_path / "dask"), load_results(tmp_path / "local"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_client_that_is_stopped_leaves_nobody_and_goes_on(tmp_path, undisturbed, number):
     process = start(tmp_path, 2, *DASK)
     wait_for(tmp_path, process, 1)
