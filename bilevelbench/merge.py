@@ -131,8 +131,9 @@ def _figures(into: Path, folders: Sequence[Path]) -> dict[str, tuple[Path, bytes
     figures: dict[str, tuple[Path, bytes]] = {}
     for folder in (into, *folders):
         for path in sorted((folder / EXPERIMENTS).glob("*.json")):
-            first, content = figures.setdefault(path.name, (folder, path.read_bytes()))
-            if content != path.read_bytes():
+            content = path.read_bytes()
+            first, known = figures.setdefault(path.name, (folder, content))
+            if content != known:
                 raise StoreError(
                     f"{str(first)!r} and {str(folder)!r} have another {EXPERIMENTS}/{path.name} each; nothing was merged; "
                     "rename one of the figures and run its suite again"

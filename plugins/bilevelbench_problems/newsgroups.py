@@ -263,11 +263,11 @@ def _halves(labels: np.ndarray, rng: torch.Generator) -> list[np.ndarray]:
 @functools.lru_cache(maxsize=2)
 def _prepared(problem: _Newsgroups) -> tuple[list[tuple[csr_matrix, np.ndarray]], int]:
     """Training, validation, test and selection posts, (n, p) in float64 with their labels; the number of classes."""
-    posts, classes = problem._posts()
-    counts, n = posts.counts.astype(np.float64), posts.n_train
     from sklearn.feature_extraction.text import TfidfTransformer  # not at the top: a second, in each worker process
     from sklearn.preprocessing import normalize
 
+    posts, classes = problem._posts()
+    counts, n = posts.counts.astype(np.float64), posts.n_train
     A = TfidfTransformer().fit(counts[:n]).transform(counts) if problem.features == "tfidf" else normalize(counts)
     rng = problem.generator()
     rows = [*_halves(posts.labels[:n], rng), *(n + half for half in _halves(posts.labels[n:], rng))]
