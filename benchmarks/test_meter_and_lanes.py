@@ -42,7 +42,7 @@ class Stepper:
         self.oracle.remember(self.method.K)
         if raw:
             for query in F2BA.uses:  # the method names a sample, here always None
-                setattr(self.oracle, query, lambda x, y, sample, ask=instance.raw[query]: ask(x, y))
+                setattr(self.oracle, query, lambda x, y, sample, ask=instance._raw[query]: ask(x, y))
             self.oracle.repeat = lambda times: iter([True] * 10)
             self.oracle.mean = lambda *tensors: tensors if len(tensors) > 1 else tensors[0]
         self.raw = raw

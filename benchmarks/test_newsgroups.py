@@ -58,7 +58,7 @@ def test_gradient_over_products(benchmark, summary, problem, instance):
     x, y, R = normal(1, instance.dx), normal(1, instance.dy), normal(5657, 20)
     Y = y.reshape(-1, 20)
     ratio = benchmark.pedantic(
-        turns, args=(lambda: instance.raw["grad_g_y"](x, y), lambda: (A @ Y, A.T @ R), 60), rounds=1
+        turns, args=(lambda: instance._raw["grad_g_y"](x, y), lambda: (A @ Y, A.T @ R), 60), rounds=1
     )
     benchmark.extra_info["problem"] = problem.name
     summary["news_gradient_over_spmm"] = ratio

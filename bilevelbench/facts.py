@@ -62,9 +62,9 @@ def hvp_ratio(instance: Instance) -> float:
     best = {"grad": float("inf"), "hvp": float("inf")}
     for _ in range(_ROUNDS):
         start = time.perf_counter()
-        instance.raw["grad_g_y"](x, y)
+        instance._raw["grad_g_y"](x, y)
         middle = time.perf_counter()
-        instance.raw["hvp_g_yy"](x, y, v)
+        instance._raw["hvp_g_yy"](x, y, v)
         best["hvp"] = min(best["hvp"], time.perf_counter() - middle)
         best["grad"] = min(best["grad"], middle - start)
     return best["hvp"] / best["grad"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +14,11 @@ from torch import Tensor
 
 from bilevelbench.draws import Draws, fold
 from bilevelbench.errors import InvalidInput, UndeclaredQuery
+from bilevelbench.fast_path import gradient_query, plain, product_query
 from bilevelbench.meter import Meter
 from bilevelbench.network import Part
 from bilevelbench.noise import Additive
-from bilevelbench.problem import QUERIES, ROW, Instance, count_points
+from bilevelbench.problem import QUERIES, Instance, count_points
 from bilevelbench.sample import Order, Sample
 from bilevelbench.sampling import Sampler
 
@@ -101,48 +103,34 @@ class Oracle:
 
     def _plug(self, instance: Instance) -> None:
         self._instance = instance
-        self._asked = self._part.local if self._part else instance
+        self._asked = asked = self._part.local if self._part else instance
+        one_point = asked.expect(self.L)
+        shapes = torch.Size((self.L, self.dx)), torch.Size((self.L, self.dy))
         for query in QUERIES:
-            if query in self._uses:
-                make = self._product_query if query in ("hvp_g_yy", "jvp_g_xy") else self._query
-                setattr(self, query, make(query, self._asked.functions[query]))
+            if query not in self._uses:
+                continue
+            general = functools.partial(self._ask_general, query, asked.functions[query])
+            if query in ("hvp_g_yy", "jvp_g_xy"):
+                ask = product_query(query, self.meter, shapes, self.dtype, one_point[query], general)
+            else:
+                sampled = self._sampled(query, one_point[query])
+                ask = gradient_query(query, self.meter, shapes, self.dtype, one_point[query], sampled, general)
+            setattr(self, query, ask)
 
-    def _query(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A closure with its usual case first: one point, every lane on. The hottest lines of the project."""
-        meter, passes, left, row = self.meter, self.meter.passes, self.meter.left, ROW[query]
-        whole = float(self.meter.whole[query])
-        grad_enabled, general, one_point = torch.is_grad_enabled, self._ask_general, self._asked.one_point[query]
+    def _sampled(self, query: str, one_point: Callable[..., Any]) -> Callable[..., Any]:
+        """One point with additive noise that is the same for every lane's batch; None: the general way."""
         level, additive = query.split("_")[1], isinstance(self._instance.noise, Additive)
 
-        def ask(x: Tensor, y: Tensor, xi: Sample | None = None) -> Any:
-            if meter.mask is None and x.ndim == 2 and y.ndim == 2 and not grad_enabled():
-                if xi is None:
-                    left[0] = rest = left[0] - whole
-                    if rest < 0.0:
-                        meter.refuse(whole)
-                    passes[row] += 1
-                    return one_point(x, y)
-                if additive and xi.points is None and xi.level == level and isinstance(xi.size, int):
-                    meter.charge(query, 1, xi.size)
-                    return self._sampler.add_noise(query, one_point(x, y), (x, y), xi, self._sample_draws)
-            return general(query, function, xi, x, y)
+        def answer(x: Tensor, y: Tensor, xi: Sample) -> Any:
+            if not (additive and xi.points is None and xi.level == level and isinstance(xi.size, int)):
+                return None
+            self.meter.charge(query, 1, xi.size)
+            return self._sampler.add_noise(query, one_point(x, y), (x, y), xi, self._sample_draws)
 
-        return ask
-
-    def _product_query(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same with a vector; the meter's general way, since a product is no cheap call."""
-        meter, grad_enabled, general = self.meter, torch.is_grad_enabled, self._ask_general
-
-        def ask(x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Any:
-            if xi is None and meter.mask is None and x.ndim == 2 and y.ndim == 2 and v.ndim == 2 and not grad_enabled():
-                meter.charge(query, 1, meter.whole[query])
-                return function(x, y, v)
-            return general(query, function, xi, x, y, v)
-
-        return ask
+        return answer
 
     def _ask_general(self, query: str, function: Callable[..., Any], xi: Sample | None, *given: Tensor) -> Any:
-        arguments = tuple(a.detach() for a in given)
+        arguments = tuple(plain(query, given, self.L, (self.dx, self.dy, self.dy), self.dtype))
         if xi is not None:
             arguments = self._sampler.spread(query, arguments, xi)
         points = count_points(*arguments)
@@ -275,12 +263,13 @@ class Oracle:
                     frame.seen = 0
                     yield True
                 return
+            mask = outer
             for index in range(high):
                 frame.index, frame.seen = index, 0
                 if index >= low:
-                    self.meter.switch(_both(outer, torch.as_tensor(times) > index))
-                mask = self.meter.mask
-                yield True if mask is None else mask
+                    mask = _both(outer, torch.as_tensor(times) > index)
+                    self.meter.switch(mask)
+                yield True if mask is None else mask.clone()  # the meter's own is nobody's to change
         finally:
             del self._frames[depth:]
             if self.meter.mask is not outer:
@@ -298,6 +287,7 @@ class Oracle:
         """`with oracle.only(mask)`: the other lanes are not charged and get NaN."""
         self._check_lanes("only: a mask", mask)
         outer = self.meter.mask
+        mask = mask.bool().clone()  # what the method does to its own later changes nothing here
         if bool(mask.all()):
             yield
             return
@@ -331,11 +321,11 @@ class Oracle:
     def mean(self, first: Tensor, /, *rest: Tensor) -> tuple[Tensor, ...]: ...
     def mean(self, first: Tensor, /, *rest: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The mean over agents, one round for all tensors together; on one machine, the tensors themselves."""
-        if self.network is not None:
-            self.meter.message(sum(t.shape[-1] * t.element_size() for t in (first, *rest)))
-            first, *others = self.network.mean((first, *rest))
-            rest = tuple(others)
-        return (first, *rest) if rest else first
+        if self.network is None:
+            return (first, *rest) if rest else first
+        self.meter.message(sum(t.shape[-1] * t.element_size() for t in (first, *rest)))
+        first, *others = self.network.mean((first, *rest))
+        return (first, *others) if others else first
 
     # ------------------------------------------------------------------------------------------------ for the runner
 
@@ -352,8 +342,8 @@ class Oracle:
         low, high = int(times.min()), int(times.max())
         self._fixed_bounds[id(times)] = (times, low, high)
 
-    def take(self, lanes: Sequence[int], real: Sequence[bool]) -> None:
-        """Only these lanes. Draws are addressed, so nothing of theirs has to be kept."""
+    def take(self, lanes: Sequence[int], real: Sequence[bool]) -> Instance:
+        """Only these lanes, and the instance that serves them. Draws are addressed, so nothing of theirs has to be kept."""
         index = torch.tensor(lanes)
         self.meter.take(lanes, real)
         self._seed([self.seeds[lane] for lane in lanes])
@@ -363,10 +353,7 @@ class Oracle:
         if instance is not self._instance:
             self.meter.restart_passes()
         self._plug(instance)
-
-    @property
-    def instance(self) -> Instance:
-        return self._instance
+        return instance
 
     @property
     def seeds(self) -> list[int]:

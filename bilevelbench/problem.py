@@ -77,28 +77,54 @@ class Instance:
         self.analytic = frozenset(derivatives)
         self.passes = [0] * len(QUERIES)
         self._take = take
-        self.raw = derive(f, g, derivatives)  # without a count, for the speed benchmarks
-        self.functions = {query: self._counted(query, self.raw[query]) for query in QUERIES}
-        self.one_point = {query: self._counted_one(query, self.raw[query]) for query in QUERIES if "vp_" not in query}
+        self._lanes: int | None = None
+        self._raw = derive(f, g, derivatives)  # without a count
+        self.functions = {query: self._counted(query, self._raw[query]) for query in QUERIES}
+
+    def expect(self, lanes: int) -> dict[str, Callable[..., Any]]:
+        """An oracle for so many lanes begins: one call then is `lanes` rows, whatever the oracle takes it for.
+
+        The functions for its usual call, one point: they count by the numbers that arrive.
+        """
+        self._lanes = lanes
+        return {
+            query: (self._counted_product if "vp_" in query else self._counted_gradient)(query, self._raw[query], lanes)
+            for query in QUERIES
+        }
 
     def _counted(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
         passes, row = self.passes, ROW[query]
 
         def counted(x: Tensor, y: Tensor, *rest: Any) -> Any:
-            passes[row] += count_points(x, y, *rest)
+            passes[row] += self._count(x, y, *rest)
             return function(x, y, *rest)
 
         return counted
 
-    def _counted_one(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same for (L, d) arguments, without looking at their shapes: where an oracle spends most of its calls."""
-        passes, row = self.passes, ROW[query]
+    def _counted_gradient(self, query: str, function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
+        passes, row, numbers_x, numbers_y = self.passes, ROW[query], lanes * self.dx, lanes * self.dy
 
-        def counted_one(x: Tensor, y: Tensor) -> Any:
-            passes[row] += 1
+        def counted(x: Tensor, y: Tensor) -> Any:
+            passes[row] += 1 if x.numel() == numbers_x and y.numel() == numbers_y else self._count(x, y)
             return function(x, y)
 
-        return counted_one
+        return counted
+
+    def _counted_product(self, query: str, function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
+        passes, row, numbers_x, numbers_y = self.passes, ROW[query], lanes * self.dx, lanes * self.dy
+
+        def counted(x: Tensor, y: Tensor, v: Tensor) -> Any:
+            one = x.numel() == numbers_x and y.numel() == v.numel() == numbers_y
+            passes[row] += 1 if one else self._count(x, y, v)
+            return function(x, y, v)
+
+        return counted
+
+    def _count(self, *arguments: Any) -> int:
+        """Calls that these arguments are worth, by the rows that arrive."""
+        shapes = {a.shape[:-1] for a in arguments if isinstance(a, Tensor)}
+        shape = shapes.pop() if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
+        return -(-shape.numel() // (self._lanes or shape[-1]))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         try:

@@ -447,8 +447,7 @@ class PackRun:
         index = torch.tensor(order)
         self.state = take(state, index)
         self.algorithm = take(self.algorithm, index)
-        self.oracle.take(order, self.real)
-        self.instance = self.oracle.instance
+        self.instance = self.oracle.take(order, self.real)
         self.evaluator = self._evaluator(self.instance)
         self.grad_sum = take(self.grad_sum, index)
         self.kept = take(self.kept, index)

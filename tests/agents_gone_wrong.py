@@ -30,7 +30,7 @@ class Spoiled(QuadraticAgents):
         return instance
 
     def spoil(self, local: Instance) -> Instance:
-        raw, calls = local.raw["grad_g_y"], [0]
+        raw, calls = local._raw["grad_g_y"], [0]
 
         def grad_g_y(x: Tensor, y: Tensor) -> Tensor:
             calls[0] += 1
@@ -38,7 +38,7 @@ class Spoiled(QuadraticAgents):
                 self.go_wrong(local, x, y)
             return raw(x, y)
 
-        return Instance(f=local.raw["value_f"], g=local.raw["value_g"], x0=local.x0, y0=local.y0, grad_g_y=grad_g_y)
+        return Instance(f=local._raw["value_f"], g=local._raw["value_g"], x0=local.x0, y0=local.y0, grad_g_y=grad_g_y)
 
     def go_wrong(self, local: Instance, x: Tensor, y: Tensor) -> None:
         raise NotImplementedError

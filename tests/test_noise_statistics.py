@@ -272,7 +272,7 @@ def test_memory_does_not_grow_with_the_batch(bowl, door, normal, per_lane):
         size = torch.full((400, 1), B) if per_lane else B
         tracemalloc.start()
         xi, zeta = oracle.sample_g(size), oracle.sample_f(size)
-        noises.append(oracle.grad_g_y(x, y, xi) - oracle.instance.grad_g_y(x, y))
+        noises.append(oracle.grad_g_y(x, y, xi) - oracle._instance.grad_g_y(x, y))
         for query in ("hvp_g_yy", "jvp_g_xy"):
             getattr(oracle, query)(x, y, v, xi)
         oracle.value_g(x, y, xi)

@@ -6,8 +6,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 
-from bilevelbench.errors import BudgetExhausted, InvalidInput, UndeclaredQuery
+from bilevelbench.errors import BudgetExhausted, InvalidInput, MethodError, UndeclaredQuery
 from bilevelbench.lanes import dot, keep
 from bilevelbench.noise import Additive
 from bilevelbench.problem import QUERIES, ROW, Instance
@@ -183,16 +184,95 @@ def test_an_oracle_cannot_be_copied_or_pickled(oracle, duplicate):
 
 def test_books_disagree_when_the_instance_is_called_past_the_oracle(oracle, point):
     oracle.grad_f(*point)
-    oracle.instance.grad_f(*point)
+    oracle._instance.grad_f(*point)
     assert not oracle.books_agree
     assert oracle.books() == "grad_f: 1 at the door, 2 below it"
 
 
 def test_uncounted_calls_leave_the_books_in_agreement(oracle, point):
-    with oracle.instance.uncounted():
-        oracle.instance.grad_f(*point)
+    with oracle._instance.uncounted():
+        oracle._instance.grad_f(*point)
     assert oracle.books_agree
     assert oracle.books() == ""
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_second_book_counts_the_rows_that_arrive(oracle, point, query):
+    """Also where the first would take ten times the lanes for one call."""
+    function = oracle._instance.expect(4)[query]
+    arguments = [*point, point[1]] if "vp_" in query else list(point)
+    function(*arguments)
+    assert oracle._instance.passes[ROW[query]] == 1
+    function(*(a.repeat(10, 1) for a in arguments))
+    assert oracle._instance.passes[ROW[query]] == 11
+    oracle._instance.functions[query](*(a.repeat(10, 1) for a in arguments))
+    assert oracle._instance.passes[ROW[query]] == 21
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda a: a.repeat(10, 1), r"x has the shape \(40, 3\); \(4, 3\) is wanted, one row per lane"),
+        (lambda a: a[0], r"x has the shape \(3,\)"),
+        (lambda a: a[:1], r"x has the shape \(1, 3\)"),
+        (lambda a: a.T, r"x has the shape \(3, 4\)"),
+        (lambda a: a.float(), "x is torch.float32 and the problem torch.float64; convert it"),
+        (lambda a: a + 0j, "x is torch.complex128"),
+        (lambda a: a.tolist(), "x is list, not a tensor"),
+        (lambda a: a.as_subclass(Disguised), "x is a Disguised; hand over a plain torch.Tensor"),
+    ],
+)
+def test_what_is_no_plain_point_is_refused_before_any_charge(oracle, point, query, change, words):
+    with pytest.raises(MethodError, match=words):
+        ask(oracle, query, *(change(a) for a in point))
+    assert oracle.books_agree
+    assert not any(cost(oracle))
+
+
+class Disguised(torch.Tensor):
+    """Could listen to everything that a problem does with it."""
+
+
+def test_a_parameter_of_a_module_is_a_plain_tensor(oracle, point):
+    x, y = (torch.nn.Parameter(a) for a in point)
+    torch.testing.assert_close(oracle.grad_g_y(x, y), oracle.grad_g_y(*point))
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_transforms_of_torch_func_are_refused(oracle, point, query):
+    x, y = point
+    with pytest.raises(MethodError, match=r"asked inside a transform of torch\.func"):
+        torch.vmap(lambda w: ask(oracle, query, x, w))(torch.stack([y] * 10))
+    with pytest.raises(MethodError, match=r"asked inside a transform of torch\.func"):
+        torch.func.jvp(lambda w: ask(oracle, query, x, w), (y,), (y,))
+    assert not any(cost(oracle))
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_tangents_are_refused_and_plain_tensors_beside_them_are_not(oracle, point, query):
+    x, y = point
+    with forward_ad.dual_level():
+        with pytest.raises(MethodError, match=f"{query}: y carries a tangent"):
+            ask(oracle, query, x, forward_ad.make_dual(y, y))
+        ask(oracle, query, x, y)
+    assert cost(oracle) == [1.0] * 4
+
+
+def test_a_mask_that_is_changed_in_place_changes_nothing(oracle, point):
+    on = mask(False, True, True, True)
+    with oracle.only(on):
+        on.fill_(False)
+        out = oracle.grad_g_y(*point)
+        on.fill_(True)
+        assert oracle.grad_g_y(*point)[0].isnan().all()
+    assert out[1:].isfinite().all()
+    assert cost(oracle) == [0.0, 2.0, 2.0, 2.0]
+    for given in oracle.repeat(times(1, 2, 2, 2)):
+        if given is not True:
+            given.fill_(False)
+        oracle.grad_g_y(*point)
+    assert cost(oracle) == [1.0, 4.0, 4.0, 4.0]
 
 
 def test_mean_is_the_identity_on_one_machine(oracle, normal):
@@ -397,7 +477,7 @@ def test_with_every_lane_off_there_is_no_charge_no_work_and_only_nan(bowl, oracl
     with oracle.only(mask(0, 0, 0, 0)):
         out = blocks(ask(oracle, query, x, y))
     assert cost(oracle) == [0] * 4
-    assert oracle.instance.passes[ROW[query]] == oracle.meter.passes[ROW[query]] == 0
+    assert oracle._instance.passes[ROW[query]] == oracle.meter.passes[ROW[query]] == 0
     for a, b in zip(out, blocks(ask(bowl(), query, x, y)), strict=True):
         assert bool(a.isnan().all())
         assert a.shape == torch.broadcast_shapes(b.shape, (6, 1, 1))

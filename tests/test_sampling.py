@@ -439,7 +439,7 @@ def test_sample_for_p_points_has_its_own_rows_at_each(least_squares, door, norma
     assert out.shape == (3, 4, 3)
     assert not torch.equal(xi.rows.index[0], xi.rows.index[1])
     for p in range(3):
-        torch.testing.assert_close(out[p], oracle.instance.grad_g_y(x, y, xi.rows.at(p, 3)))
+        torch.testing.assert_close(out[p], oracle._instance.grad_g_y(x, y, xi.rows.at(p, 3)))
     assert cost(oracle) == [12] * 4
 
 

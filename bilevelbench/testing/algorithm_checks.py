@@ -274,6 +274,27 @@ def _valid(cls: type[Algorithm], given: dict[str, Any], constants: Any) -> bool:
     return True
 
 
+def check_masks(method: Algorithm) -> None:
+    """What a lane was not charged for does not reach its x and y: such answers are NaN, and `keep` drops them."""
+    bench = Bench(method, toys(method)[0])
+    meter, switched = bench.oracle.meter, [0]
+    switch = meter.switch
+
+    def watched(mask: Tensor | None) -> None:
+        switched[0] += mask is not None
+        switch(mask)
+
+    meter.switch = watched  # type: ignore[method-assign]
+    for number, state in enumerate(bench.states(_STEPS)):
+        if switched[0] and any(bool(value.isnan().any()) for value in bench.method.point(state)):
+            raise Failure(
+                "lanes that are off to keep the values that they had",
+                f"NaN in x or y after {f'step {number}' if number else '`init`'}",
+                "write y = keep(on, new, old) for what is asked under oracle.only, repeat and when; a mask that is changed "
+                "in place later changes nothing",
+            )
+
+
 def check_calls(method: Algorithm) -> None:
     """`calls(step)` is what the meter counts, step by step."""
     problem, _ = toys(method)
@@ -457,6 +478,7 @@ ALGORITHM_CHECKS = (
     check_global_randomness,
     check_same_seed_same_bits,
     check_lanes,
+    check_masks,
     check_calls,
     check_budget,
     check_keeps_no_reference,

@@ -34,7 +34,7 @@ def _far_and_near(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
     instance = instance_of(problem)
     for seed, scale in enumerate((0.1, 1.0, 5.0)):
         x, y = points_of(problem, scale, seed)
-        values = [ask(instance.raw[q], q, x, y, y)[0] for q in ("value_f", "value_g")]
+        values = [ask(instance._raw[q], q, x, y, y)[0] for q in ("value_f", "value_g")]
         if all(bool(value.isfinite().all()) for value in values):
             yield x, y
 
@@ -78,7 +78,7 @@ def _spectrum(instance: Instance, x: Tensor, y: Tensor) -> tuple[float, float]:
     dy = instance.dy
 
     def H(v: Tensor) -> Tensor:
-        return ask(instance.raw["hvp_g_yy"], "hvp_g_yy", x, y, v)[0]
+        return ask(instance._raw["hvp_g_yy"], "hvp_g_yy", x, y, v)[0]
 
     if dy <= DENSE:
         columns = [H(e.expand(len(x), -1)) for e in torch.eye(dy, dtype=torch.float64)]
@@ -130,10 +130,10 @@ def _gradients(problem: Problem) -> Iterator[tuple[str, Callable[[Tensor], Tenso
     evaluator, dx = Evaluator(instance), instance.dx
 
     def joint(level: str, z: Tensor) -> Tensor:
-        return torch.cat(instance.raw[f"grad_{level}"](z[:, :dx], z[:, dx:]), -1)
+        return torch.cat(instance._raw[f"grad_{level}"](z[:, :dx], z[:, dx:]), -1)
 
     def lower(x: Tensor, y: Tensor) -> Tensor:
-        answer: Tensor = instance.raw["grad_g_y"](x, y)
+        answer: Tensor = instance._raw["grad_g_y"](x, y)
         return answer
 
     def upper(y: Tensor, x: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def check_slope_of_f(problem: Problem) -> None:
     if not holds:
         raise Skip("C_f is not declared to hold everywhere")
     for x, y in _far_and_near(problem):
-        size = float(norm(ask(instance_of(problem).raw["grad_f_y"], "grad_f_y", x, y, y)[0]).max())
+        size = float(norm(ask(instance_of(problem)._raw["grad_f_y"], "grad_f_y", x, y, y)[0]).max())
         if not size <= holds["C_f"] * (1 + 1e-9):
             raise Failure(
                 f"|f_y| <= C_f = {holds['C_f']:.6g}",

@@ -26,13 +26,13 @@ def check_derivatives(problem: Problem) -> None:
         raise Skip("it brings no derivatives; autograd makes them")
     x, y = points_of(problem)
     v = normal(len(x), instance.dy, seed=9)
-    by_autograd = derive(instance.raw["value_f"], instance.raw["value_g"], {})
+    by_autograd = derive(instance._raw["value_f"], instance._raw["value_g"], {})
     for what, rows_of in (("", lambda level: ()), (" of a mini-batch", functools.partial(_some_rows, problem))):
         for query in sorted(instance.analytic):
             rows = rows_of("f" if "_f" in query else "g")
             if rows is None:
                 continue
-            ours = ask(instance.raw[query], query, x, y, v, *rows)
+            ours = ask(instance._raw[query], query, x, y, v, *rows)
             theirs = ask(by_autograd[query], query, x, y, v, *rows)
             if len(ours) != len(theirs):
                 raise Failure(f"{len(theirs)} tensors from {query}", f"{len(ours)}", "a joint gradient is (g_x, g_y)")
@@ -63,7 +63,7 @@ def check_finite_differences(problem: Problem) -> None:
     x, y = points_of(problem)
     v, dx = normal(len(x), instance.dy, seed=9), normal(len(x), instance.dx, seed=8)
     v, dx = v / norm(v), dx / norm(dx)
-    answer = {query: functools.partial(ask, instance.raw[query], query) for query in QUERIES}
+    answer = {query: functools.partial(ask, instance._raw[query], query) for query in QUERIES}
     for level in "fg":
         (value,) = answer[f"value_{level}"](x, y, v)
         for block, a, b in (("x", dx, torch.zeros_like(y)), ("y", torch.zeros_like(x), v)):
@@ -106,13 +106,13 @@ def check_lower_solution(problem: Problem) -> None:
         else:
             solution = Evaluator(instance)._solve_lower(x, y)
             how = "is g strongly convex and twice differentiable in y?"
-        left, start = norm(instance.raw["grad_g_y"](x, solution)), norm(instance.raw["grad_g_y"](x, y))
+        left, start = norm(instance._raw["grad_g_y"](x, solution)), norm(instance._raw["grad_g_y"](x, y))
         if not bool((left <= 1e-8 * (1 + start)).all()):
             raise Failure(
                 "g_y(x, y*(x)) = 0", f"|g_y| = {float(left.max()):.2g} there, {float(start.max()):.2g} elsewhere", how
             )
         if instance.reference is not None:
-            phi, value = instance.reference.phi(x), instance.raw["value_f"](x, solution)
+            phi, value = instance.reference.phi(x), instance._raw["value_f"](x, solution)
             if not off_by(phi, value) <= 1e-8:
                 raise Failure(
                     "phi(x) = f(x, y*(x))",
@@ -150,7 +150,7 @@ def _implicit(instance: Instance, x: Tensor) -> Tensor:
     """f_x - J H^-1 f_y at y*(x)."""
     assert instance.reference is not None
     y = instance.reference.y_star(x)
-    f_x, f_y = instance.raw["grad_f"](x, y)
+    f_x, f_y = instance._raw["grad_f"](x, y)
     v, _ = Evaluator(instance)._solve_linear(x, y, f_y)
-    out: Tensor = f_x - instance.raw["jvp_g_xy"](x, y, v)
+    out: Tensor = f_x - instance._raw["jvp_g_xy"](x, y, v)
     return out

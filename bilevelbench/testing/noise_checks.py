@@ -71,12 +71,12 @@ def _check_finite_sum(problem: Problem, noise: FiniteSum) -> None:
         size = max(1, min(200, n // 2))
         starts = range(0, n, size)
         for query in queries[level]:
-            (whole,) = ask(instance.raw[query], query, x, y, v)
+            (whole,) = ask(instance._raw[query], query, x, y, v)
             total = torch.zeros_like(whole)
             for start in starts:
                 index = torch.arange(start, min(n, start + size)).reshape(1, -1)
                 rows = Rows(index, torch.full(index.shape, len(starts) / n, dtype=torch.float64))
-                total = total + ask(instance.raw[query], query, x, y, v, rows)[0] / len(starts)
+                total = total + ask(instance._raw[query], query, x, y, v, rows)[0] / len(starts)
             if not off_by(total, whole) <= 1e-7:
                 raise Failure(
                     f"the mean of {query} over all blocks of rows to be that of the whole sum",

@@ -65,7 +65,7 @@ def check_build_is_deterministic(problem: Problem) -> None:
     v = normal(len(x), one.dy, seed=9)
     pairs: list[tuple[str, Tensor, Tensor]] = [("x0", one.x0, other.x0), ("y0", one.y0, other.y0)]
     for query in QUERIES:
-        ours, theirs = (ask(built.raw[query], query, x, y, v) for built in (one, other))
+        ours, theirs = (ask(built._raw[query], query, x, y, v) for built in (one, other))
         pairs += [(query, a, b) for a, b in zip(ours, theirs, strict=True)]
     for name, a, b in pairs:
         if not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)):
@@ -88,9 +88,9 @@ def check_lanes(problem: Problem) -> None:
     for query in sorted(
         QUERIES, key=lambda query: not query.startswith("value")
     ):  # a wrong value spoils its derivatives
-        together = ask(instance.raw[query], query, x, y, v)
+        together = ask(instance._raw[query], query, x, y, v)
         for lane in range(L):
-            alone = ask(instance.raw[query], query, x[lane : lane + 1], y[lane : lane + 1], v[lane : lane + 1])
+            alone = ask(instance._raw[query], query, x[lane : lane + 1], y[lane : lane + 1], v[lane : lane + 1])
             for a, b in zip(together, alone, strict=True):
                 if not off_by(a[lane : lane + 1], b) <= 1e-9:
                     raise Failure(
@@ -113,11 +113,11 @@ def check_points(problem: Problem) -> None:
     X, Y = (torch.stack([t, 0.5 * t, -t]) for t in (x, y))
     if instance.points == "stack":
         for query in QUERIES:
-            single = [ask(instance.raw[query], query, X[p], Y[p], v) for p in range(3)]
-            mixed = [ask(instance.raw[query], query, x, Y[p], v) for p in range(3)]
+            single = [ask(instance._raw[query], query, X[p], Y[p], v) for p in range(3)]
+            mixed = [ask(instance._raw[query], query, x, Y[p], v) for p in range(3)]
             for what, parts, answer in (
-                ("x and y", single, ask(instance.raw[query], query, X, Y, v.expand(3, -1, -1))),
-                ("y alone", mixed, ask(instance.raw[query], query, x, Y, v)),
+                ("x and y", single, ask(instance._raw[query], query, X, Y, v.expand(3, -1, -1))),
+                ("y alone", mixed, ask(instance._raw[query], query, x, Y, v)),
             ):
                 for block, a in enumerate(answer):
                     wanted = torch.stack([part[block] for part in parts])
@@ -152,10 +152,10 @@ def check_stacked_data(problem: Problem) -> None:
     x, y = (t[:1].expand(4, -1) for t in points_of(problem))
     v = normal(1, stacked.dy, seed=9).expand(4, -1)
     for query in QUERIES:
-        answers = ask(stacked.raw[query], query, x, y, v)
-        of_pick = ask(picked.raw[query], query, x[:2], y[:2], v[:2])
+        answers = ask(stacked._raw[query], query, x, y, v)
+        of_pick = ask(picked._raw[query], query, x[:2], y[:2], v[:2])
         for lane, one in enumerate(single):
-            for a, b in zip(answers, ask(one.raw[query], query, x[:1], y[:1], v[:1]), strict=True):
+            for a, b in zip(answers, ask(one._raw[query], query, x[:1], y[:1], v[:1]), strict=True):
                 if not off_by(a[lane : lane + 1], b) <= 1e-9:
                     raise Failure(
                         f"{query} of data set {order[lane]} in a stack to be what `build` gives for it",

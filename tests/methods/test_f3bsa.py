@@ -492,7 +492,7 @@ def test_counts_follow_the_recursion_of_delta():
     known = {"mu": 1.0, "L_gy": 1.2, "L_g": 1.3, "L_f": 1.0, "rho_f": 0.0, "rho_g": 0.0, "C_f": 1.5, "nu_g": 0.0}
     base = built("quadratic", dim_x=2, dim_y=3, kappa=1.2, L=1.2)
     instance = Instance(
-        **{q: base.raw[q] for q in ("grad_f_x", "grad_f_y", "grad_g_x", "grad_g_y")},
+        **{q: base._raw[q] for q in ("grad_f_x", "grad_f_y", "grad_g_x", "grad_g_y")},
         f=base.value_f, g=base.value_g, x0=10 * base.x0, y0=-40 * base.y0, constants=known, noise=Additive(0.5, 0.2),
         points="stack",
     )  # fmt: skip

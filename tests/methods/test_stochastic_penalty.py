@@ -67,8 +67,8 @@ def noisy_wavy() -> tuple[Plain, Instance]:
     problem = Wavy(mu=1.5)
     exact = problem.build()
     instance = Instance(
-        f=exact.raw["value_f"],
-        g=exact.raw["value_g"],
+        f=exact._raw["value_f"],
+        g=exact._raw["value_g"],
         x0=exact.x0,
         y0=exact.y0,
         constants={**problem.constants(), "L_phi": 10.0},

@@ -298,7 +298,7 @@ def test_L_phi_is_what_it_says(instance) -> None:
     x = torch.zeros(P)
 
     def g(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return instance.raw["value_g"](x[None], y[None]).squeeze()
+        return instance._raw["value_g"](x[None], y[None]).squeeze()
 
     def g_y(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.autograd.functional.jacobian(lambda y: g(x, y), y, create_graph=True)
@@ -306,8 +306,8 @@ def test_L_phi_is_what_it_says(instance) -> None:
     jacobian = torch.autograd.functional.jacobian
     H = jacobian(lambda y: g_y(x, y), y).diagonal()
     J = jacobian(lambda x: g_y(x, y), x)  # (p C, p)
-    v = jacobian(lambda y: instance.raw["value_f"](x[None], y[None]).squeeze(), y) / H
-    f_yy = torch.autograd.functional.hessian(lambda y: instance.raw["value_f"](x[None], y[None]).squeeze(), y)
+    v = jacobian(lambda y: instance._raw["value_f"](x[None], y[None]).squeeze(), y) / H
+    f_yy = torch.autograd.functional.hessian(lambda y: instance._raw["value_f"](x[None], y[None]).squeeze(), y)
     bent = torch.autograd.functional.hessian(
         lambda z: (v * g_y(z[:P], z[P:])).sum(), torch.cat([x, y])
     )  # second derivatives of v·g_y in (x, y)

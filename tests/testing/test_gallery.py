@@ -36,6 +36,12 @@ METHODS = {
     "pickles_oracle": ("runs", "an oracle cannot be copied or pickled"),
     "keeps_instance": ("keeps_no_reference", "the instance to be gone after the run; saw a reference to it"),
     "asks_instance": ("runs", "the meter and the instance's own count differ (grad_g_y: 0 at the door, 1 below it)"),
+    "forward_mode": ("runs", "grad_g_y: y carries a tangent of forward-mode differentiation"),
+    "maps_oracle": ("runs", "grad_g_y was asked inside a transform of torch.func (vmap, jvp, grad)"),
+    "points_as_lanes": ("runs", "grad_g_y: x has the shape (40, 3); (4, 3) is wanted, one row per lane"),
+    "moves_mask": ("masks", "lanes that are off to keep the values that they had; saw NaN in x or y after step 1"),
+    "complex_step": ("runs", "grad_g_y: x is torch.complex128 and the problem torch.float64"),
+    "free_newton": ("runs", "grad_g_y was asked inside a transform of torch.func (vmap, jvp, grad)"),
     "html_name": ("name", "a name of letters, digits and _ + -, beginning with a letter; saw '<img>'; choose another"),
     "name_clash": ("name_is_free", "'f2ba', which belongs to class F2BA of plugin 'bilevelbench'; rename yours"),
     "hidden_state": ("step_is_repeatable", "saw another x the second time; keep all that changes in the state"),
@@ -107,6 +113,16 @@ def test_what_does_not_run_is_told_once(name):
         ("pickles_oracle", "error", "an oracle cannot be copied or pickled: a copy would be a second, unread meter"),
         ("asks_instance", "invalid", "the method or the problem calls f or g past the oracle"),
         ("swallows_budget", "budget", "spent 31 of 31; the next call did not fit"),
+        ("forward_mode", "error", "in step 1: grad_g_y: y carries a tangent of forward-mode differentiation"),
+        ("maps_oracle", "error", "in step 1: grad_g_y was asked inside a transform of torch.func (vmap, jvp, grad)"),
+        ("points_as_lanes", "error", "in step 1: grad_g_y: x has the shape (40, 20); (4, 20) is wanted"),
+        ("moves_mask", "diverged", "x or y is not finite"),
+        (
+            "complex_step",
+            "error",
+            "in step 1: grad_g_y: x is torch.complex128 and the problem torch.float64; convert it",
+        ),
+        ("free_newton", "error", "in step 1: grad_g_y was asked inside a transform of torch.func (vmap, jvp, grad)"),
     ],
 )
 def test_runner_catches(name, status, words):
@@ -187,3 +203,43 @@ def test_run_all_finishes_with_all_of_them_installed(tmp_path):
     page = (tmp_path / "out" / "index.html").read_text()
     assert "&lt;img&gt;" in page
     assert "<img>" not in page
+
+
+HONEST_NEWTON = '''
+"""The Newton method of the gallery with its products declared and asked for: dy of them a step, and they are all on the row."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bilevelbench import Algorithm, Oracle
+
+
+@dataclass(frozen=True)
+class State:
+    x: Tensor
+    y: Tensor
+
+
+class HonestNewton(Algorithm):
+    name = "honest_newton"
+    uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy"})
+
+    def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
+        return State(x0, y0)
+
+    def step(self, s: State, oracle: Oracle) -> State:
+        f_x, _ = oracle.grad_f(s.x, s.y)
+        units = torch.eye(oracle.dy, dtype=oracle.dtype).unsqueeze(1).expand(-1, oracle.L, -1)
+        H = oracle.hvp_g_yy(s.x, s.y, units).permute(1, 0, 2)
+        g_y = oracle.grad_g_y(s.x, s.y)
+        return State(s.x - 0.01 * f_x, s.y - torch.linalg.solve(H, g_y.unsqueeze(-1)).squeeze(-1))
+'''
+
+
+def test_a_newton_method_shows_its_true_cost(tmp_path):
+    (tmp_path / "newton.py").write_text(HONEST_NEWTON)
+    row = api.run(str(tmp_path / "newton.py"), "quadratic[dim_y=7]", steps=5).runs.iloc[0]
+    assert row.status == "budget", row.message
+    assert (row.grad_f, row.grad_g, row.hvp, row.cost) == (5, 5, 35, 45)

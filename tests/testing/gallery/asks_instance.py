@@ -27,5 +27,5 @@ class AsksInstance(Algorithm):
 
     def step(self, s: State, oracle: Oracle) -> State:
         f_x, _ = oracle.grad_f(s.x, s.y)
-        g_y = oracle.instance.grad_g_y(s.x, s.y)
+        g_y = oracle._instance.grad_g_y(s.x, s.y)
         return State(s.x - self.a * f_x, s.y - self.a * g_y)

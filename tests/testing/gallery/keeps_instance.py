@@ -28,7 +28,7 @@ class KeepsInstance(Algorithm):
         return State(x0, y0)
 
     def step(self, s: State, oracle: Oracle) -> State:
-        KEPT.append(oracle.instance)
+        KEPT.append(oracle._instance)
         g_y = oracle.grad_g_y(s.x, s.y)
         f_x, _ = oracle.grad_f(s.x, s.y)
         return State(s.x - self.a * f_x, s.y - self.a * g_y)
