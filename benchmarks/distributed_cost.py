@@ -25,7 +25,8 @@ from torch import Tensor
 from bilevelbench import Distributed, Oracle, team
 from bilevelbench.pack import pack_algorithm
 from bilevelbench.registry import make, registry
-from bilevelbench.runner import default_dtype, one_thread
+from bilevelbench.rounding import one_thread
+from bilevelbench.runner import default_dtype
 from bilevelbench.suite import make_trial
 from bilevelbench.trial import Budget, parse_spec
 

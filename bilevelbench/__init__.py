@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-# MKL rounds a row by its place among the others for some shapes (a (L, 20) @ (20, 5) in float64), unless asked not to. It
-# reads this at its first matrix product, so it is set before anything else here; it costs nothing that could be measured.
-os.environ.setdefault("MKL_CBWR", "AUTO")
+# A row of MKL's matrix products depends on the other rows unless its strict mode is asked for, which these branches have.
+# MKL reads the variable at its first product, so it is set before anything else here (docs/decisions/005-rounding.md).
+_branch = os.environ.get("MKL_CBWR", "").upper().removeprefix("BRANCH=").split(",")[0].strip()
+os.environ["MKL_CBWR"] = f"{_branch if _branch in ('AVX2', 'AVX512', 'AVX512_E1') else 'AUTO'},STRICT"
 
 if TYPE_CHECKING:
     from bilevelbench.algorithm import Algorithm as Algorithm

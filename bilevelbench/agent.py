@@ -37,7 +37,8 @@ from bilevelbench.network import Part
 from bilevelbench.oracle import Oracle
 from bilevelbench.pack import pack_algorithm
 from bilevelbench.registry import make, registry
-from bilevelbench.runner import default_dtype, one_thread
+from bilevelbench.rounding import one_thread
+from bilevelbench.runner import default_dtype
 from bilevelbench.trial import Trial
 
 
@@ -49,10 +50,11 @@ def serve(store: Any, rank: int, size: int, loopback: bool) -> None:
             return
         over, network = OVER.format(number), None
         try:
-            share = _Share(Trial.model_validate_json(order), rank)
-            store.set(READY.format(number, rank), "")
-            network = Gloo(store, number, rank, size, FOREVER, loopback)
-            share.run(network, functools.partial(store.check, [over]))
+            with one_thread():
+                share = _Share(Trial.model_validate_json(order), rank)
+                store.set(READY.format(number, rank), "")
+                network = Gloo(store, number, rank, size, FOREVER, loopback)
+                share.run(network, functools.partial(store.check, [over]))
             store.wait([over], FOREVER)  # others may still be in the last round
         except ConnectionLost:
             pass  # the trial is over, or the leader finds out who is to blame
@@ -87,7 +89,7 @@ class _Share:
             part=Part(self.rank, self.local, network),
         )  # fmt: skip
         x0, y0 = instance.x0.expand(1, instance.dx).clone(), instance.y0.expand(1, instance.dy).clone()
-        with torch.no_grad(), one_thread():
+        with torch.no_grad():
             try:
                 oracle.begin_step(0)
                 state = self.method.init(x0, y0, oracle)
@@ -117,7 +119,6 @@ def _end_with_leader() -> None:
 def main() -> None:
     port, rank, size = map(int, sys.argv[1:])
     threading.Thread(target=_end_with_leader, daemon=True).start()
-    torch.set_num_threads(1)
     serve(agents_store(port), rank, size, loopback=True)
 
 

@@ -28,6 +28,7 @@ from bilevelbench.pack import pack_algorithm, plan
 from bilevelbench.problem import Instance, Problem
 from bilevelbench.registry import Entry, Registry, faults, make, registry
 from bilevelbench.results import Results, curve_of, runs_of
+from bilevelbench.rounding import one_thread
 from bilevelbench.runner import PackResult, PackRun, default_dtype, run_pack
 from bilevelbench.store import Store
 from bilevelbench.suite import make_trial
@@ -146,6 +147,7 @@ class Solution:
     curve: pd.DataFrame = field(repr=False)
 
 
+@one_thread()
 def solve(
     f: Callable[[Tensor, Tensor], Tensor],
     g: Callable[[Tensor, Tensor], Tensor],

@@ -45,8 +45,8 @@ def _pair(in_x: Function, in_y: Function) -> Function:
 def _leaves(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Fresh leaves with all points written out, so that a gradient has a value for each point."""
     points = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    x = x.detach().expand(*points, *x.shape[-2:]).requires_grad_(True)
-    y = y.detach().expand(*points, *y.shape[-2:]).requires_grad_(True)
+    x = x.detach().expand(*points, *x.shape[-2:]).contiguous().requires_grad_(True)
+    y = y.detach().expand(*points, *y.shape[-2:]).contiguous().requires_grad_(True)
     return x, y
 
 

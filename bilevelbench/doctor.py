@@ -23,6 +23,7 @@ def examine() -> list[Finding]:
         _finding("plugins", bool(plugins.algorithms), _census(plugins)),
         _folder(),
         _trial(plugins),
+        _rounding(),
     ]
 
 
@@ -49,6 +50,19 @@ def _trial(plugins: Registry) -> Finding:
         return _finding("trial", False, f"f2ba on quadratic: {type(error).__name__}: {error}")
     seen = f"f2ba on quadratic: {row['status']}, {row['first_order']} calls in 20 steps, {expected} expected"
     return _finding("trial", bool(row["status"] == "budget" and row["first_order"] == expected), seen)
+
+
+def _rounding() -> Finding:
+    """Which of the two promises holds here; both are fine."""
+    from bilevelbench.rounding import STEPS, TOLERANCE, keeps_bits  # torch
+
+    if keeps_bits():
+        return _finding("rounding", True, "bits: a trial's numbers are the same in every pack, to the last bit")
+    seen = (
+        f"tolerance: the library that multiplies matrices here rounds by the size of a pack; for the first {STEPS} steps "
+        f"a trial's numbers agree to {TOLERANCE:g} in every pack"
+    )
+    return _finding("rounding", True, seen)
 
 
 def _finding(what: str, ok: bool, seen: str) -> Finding:

@@ -194,11 +194,8 @@ def deaf_children() -> Iterator[None]:
 
 
 def start_worker(memory: float | None) -> None:
-    import torch
-
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the time limit of a pack, which ends this process
-    torch.set_num_threads(1)
     registry()  # now, and not within the time limit of the first pack
     gc.freeze()  # what is imported stays: the collector need not look through it again and again
     if memory is not None:

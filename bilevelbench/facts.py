@@ -13,7 +13,8 @@ from bilevelbench.describe import describe
 from bilevelbench.errors import StoreError
 from bilevelbench.problem import Instance
 from bilevelbench.registry import Registry, make
-from bilevelbench.runner import default_dtype, one_thread
+from bilevelbench.rounding import one_thread
+from bilevelbench.runner import default_dtype
 
 _ROUNDS = 30
 

@@ -153,7 +153,8 @@ class Oracle:
         self, function: Callable[..., Any], arguments: tuple[Tensor, ...], rows: tuple[Any, ...], points: int
     ) -> Any:
         if self._asked.points == "stack" or all(a.dim() == 2 for a in arguments):
-            return function(*arguments, *rows)
+            # of points that are written out torch makes rows of one product; for others rounding.py promises nothing
+            return function(*(a.contiguous() for a in arguments), *rows)
         shape = torch.broadcast_shapes(*(a.shape[:-2] for a in arguments))
         flat = [a.expand(*shape, *a.shape[-2:]).reshape(-1, *a.shape[-2:]) for a in arguments]
         answers = [function(*(a[p] for a in flat), *(r.at(p, points) for r in rows)) for p in range(points)]

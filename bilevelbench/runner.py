@@ -28,6 +28,7 @@ from bilevelbench.oracle import Oracle
 from bilevelbench.pack import pack_algorithm
 from bilevelbench.problem import Instance, Problem
 from bilevelbench.registry import Entry, Registry, make
+from bilevelbench.rounding import one_thread
 from bilevelbench.team import join
 from bilevelbench.trial import Trial
 
@@ -52,6 +53,7 @@ class PackResult:
         self.total_seconds += other.total_seconds
 
 
+@one_thread()  # also while data are built and constants computed: they are part of a trial's numbers
 def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
     """The rows of these trials, which can share a pack; whatever happens, each has one."""
     try:
@@ -156,8 +158,7 @@ class PackRun:
     def run(self) -> PackResult:
         began = time.perf_counter()
         try:
-            with one_thread():
-                self._loop()
+            self._loop()
         except Exception as error:
             if not self.alone:
                 raise PackFailed from error
@@ -482,17 +483,6 @@ class _Next:
 def _file(cls: type) -> str | None:
     module = sys.modules.get(cls.__module__)
     return getattr(module, "__file__", None)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Small tensors are faster so, and with more threads a matrix product rounds by the shape of the whole."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from bilevelbench.rates.statistics import Fit, fit, verdict
 from bilevelbench.rates.suite import RateSuite, Row, Weakened
 from bilevelbench.registry import Registry, make
 from bilevelbench.results import Results
+from bilevelbench.rounding import one_thread
 from bilevelbench.runner import default_dtype
 from bilevelbench.suite import make_trial
 from bilevelbench.trial import Budget, Schedule, Spec, Trial
@@ -175,7 +176,7 @@ def _preset(cls: type[Algorithm], constants: Constants, value: float, row: Row, 
 
 def _constants(plugins: Registry, problem: str, params: dict[str, Any]) -> Constants:
     made: Problem = make(plugins.problem(problem), params)
-    with default_dtype(torch.float64):
+    with default_dtype(torch.float64), one_thread():
         constants = made.build().constants
     constants.problem = problem
     return constants

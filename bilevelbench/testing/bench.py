@@ -27,7 +27,8 @@ from bilevelbench.oracle import Oracle
 from bilevelbench.pack import pack_algorithm
 from bilevelbench.problem import Problem
 from bilevelbench.registry import Entry, Registry
-from bilevelbench.runner import PackResult, default_dtype, one_thread, run_pack
+from bilevelbench.rounding import TOLERANCE, keeps_bits
+from bilevelbench.runner import PackResult, default_dtype, run_pack
 from bilevelbench.testing.toy import Toy, ToyShared, ToySum
 from bilevelbench.trial import Budget, Spec, Trial
 
@@ -55,13 +56,13 @@ class Bench:
 
     def init(self, x0: Tensor, y0: Tensor) -> Any:
         self.oracle.begin_step(0)
-        with torch.no_grad(), one_thread():
+        with torch.no_grad():
             return self.method.init(x0, y0, self.oracle)
 
     def step(self, number: int, state: Any) -> Any:
         """Step `number`, counted from one."""
         self.oracle.begin_step(number)
-        with torch.no_grad(), one_thread():
+        with torch.no_grad():
             return self.method.step(state, self.oracle)
 
     def numbers(self, steps: int) -> Iterator[int]:
@@ -143,6 +144,29 @@ def run(
 
 #: What depends on the clock, the machine or the width of a pack.
 _VOLATILE = {"seconds", "peak_memory", "pack_lanes"}
+_MEASURED = ("phi", "grad_phi", "g_y", "last_phi", "last_grad_phi")
+
+
+def unlike(ours: PackResult, theirs: PackResult) -> Iterator[str]:
+    """Where two runs of a few steps break the promise of `rounding.py`, in words: bits, or digits where a library rounds."""
+    tables = (ours.runs, theirs.runs), (ours.curve.rows(), theirs.curve.rows())
+    for a, b in tables:
+        yield from differences(a, b) if keeps_bits() else disagreements(a, b)
+
+
+def disagreements(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Iterator[str]:
+    """Where two tables differ by more than rounding after a few steps may: what is measured, at the steps that both saw.
+
+    Counts are left out, and with them the steps that are looked at: a loop that ends at a tolerance may end a round later.
+    """
+    seen = {(row["trial_id"], row.get("step")): row for row in theirs}
+    for a in ours:
+        b = seen.get((a["trial_id"], a.get("step")), {})
+        for column in (c for c in _MEASURED if c in a and c in b):
+            left, right = a[column], b[column]
+            close = math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+            if not close and not (left != left and right != right):
+                yield f"{column}{_step_of(a)} is {left!r} and {right!r}, further apart than {TOLERANCE:g}"
 
 
 def differences(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Iterator[str]:
@@ -153,8 +177,11 @@ def differences(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Ite
         for column in (c for c in a if c not in _VOLATILE):
             left, right = a[column], b.get(column)
             if left != right and not (left != left and right != right):
-                where = f" at step {a['step']}" if "step" in a else ""
-                yield f"{column}{where} is {left!r} and {right!r}"
+                yield f"{column}{_step_of(a)} is {left!r} and {right!r}"
+
+
+def _step_of(row: dict[str, Any]) -> str:
+    return f" at step {row['step']}" if "step" in row else ""
 
 
 def told(error: BaseException, plugin: BaseModel) -> str:

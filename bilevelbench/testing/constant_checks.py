@@ -14,7 +14,6 @@ from bilevelbench.errors import suggestion
 from bilevelbench.evaluate import Evaluator
 from bilevelbench.lanes import dot, norm
 from bilevelbench.problem import Instance, Problem
-from bilevelbench.runner import one_thread
 from bilevelbench.testing.problem_points import DENSE, ask, instance_of, is_cheap, lanes_of, normal, points_of
 from bilevelbench.testing.report import Failure, Skip
 
@@ -151,13 +150,12 @@ def _gradients(problem: Problem) -> Iterator[tuple[str, Callable[[Tensor], Tenso
 def _steepest(gradient: Callable[[Tensor], Tensor], z: Tensor, iterations: int, h: float = 1e-3) -> float:
     """The largest |grad(z + hd) - grad(z - hd)|/2h over the lanes, d by power iteration."""
     d, most = normal(*z.shape, seed=6), 0.0
-    with one_thread():
-        for _ in range(iterations):
-            d = d / norm(d).clamp(min=1e-300)
-            d = (gradient(z + h * d) - gradient(z - h * d)) / (2 * h)
-            most = max(most, float(norm(d).nan_to_num(0.0).max()))
-            if most == 0:
-                break
+    for _ in range(iterations):
+        d = d / norm(d).clamp(min=1e-300)
+        d = (gradient(z + h * d) - gradient(z - h * d)) / (2 * h)
+        most = max(most, float(norm(d).nan_to_num(0.0).max()))
+        if most == 0:
+            break
     return most
 
 
@@ -172,7 +170,7 @@ def check_lipschitz_hessians(problem: Problem) -> None:
         for length in (0.1, 1.0):
             d = normal(*z.shape, seed=5)
             d = length * d / norm(d)
-            with torch.no_grad(), one_thread():
+            with torch.no_grad():
                 middle = gradient(z)
                 bend = norm(gradient(z + d) - 2 * middle + gradient(z - d))
             rate = float((bend / length**2).max())
@@ -209,7 +207,7 @@ def check_start(problem: Problem) -> None:
         raise Skip("neither Delta nor R is declared to hold")
     evaluator, L = Evaluator(instance), lanes_of(problem)
     x0, y0 = instance.x0.expand(L, -1), instance.y0.expand(L, -1)
-    with torch.no_grad(), one_thread():
+    with torch.no_grad():
         if "R" in holds:
             reference = instance.reference
             solution = evaluator._solve_lower(x0, y0) if reference is None else reference.y_star(x0)

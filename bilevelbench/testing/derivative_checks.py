@@ -12,7 +12,6 @@ from bilevelbench.evaluate import Evaluator
 from bilevelbench.lanes import dot, norm
 from bilevelbench.noise import FiniteSum, Rows
 from bilevelbench.problem import QUERIES, Instance, Problem
-from bilevelbench.runner import one_thread
 from bilevelbench.testing.problem_points import ask, instance_of, lanes_of, normal, off_by, points_of
 from bilevelbench.testing.report import Failure, Skip
 
@@ -100,7 +99,7 @@ def check_lower_solution(problem: Problem) -> None:
     """g_y(x, y*(x)) = 0, by the closed form or, without one, by the evaluator's solver; phi(x) = f(x, y*(x))."""
     instance = instance_of(problem)
     x, y = points_of(problem)
-    with torch.no_grad(), one_thread():
+    with torch.no_grad():
         if instance.reference is not None:
             solution, how = instance.reference.y_star(x), "correct Reference.y_star"
         else:
@@ -128,7 +127,7 @@ def check_hypergradient(problem: Problem) -> None:
     x, y = (t[:1].expand(L, -1) for t in points_of(problem, 0.5))
     d = normal(L, instance.dx, seed=8)
     d = d / norm(d)
-    with torch.no_grad(), one_thread():
+    with torch.no_grad():
         gradient = evaluator.grad_phi(x, y)
         high, low = (evaluator(x + s * d, y).phi for s in (STEP, -STEP))
         solved = 1e-10 if instance.reference is None else 0.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bilevelbench.algorithm import Algorithm
 from bilevelbench.errors import BilevelbenchError, BudgetExhausted, InvalidInput
 from bilevelbench.problem import Problem
+from bilevelbench.rounding import one_thread
 from bilevelbench.testing.algorithm_checks import ALGORITHM_CHECKS
 from bilevelbench.testing.bench import told, way_out
 from bilevelbench.testing.common_checks import (
@@ -56,7 +57,8 @@ class Check:
         reason: str | None = None
         try:
             reason = known_exceptions(plugin, list(self.names)).get(self.name)
-            self.function(plugin)
+            with one_thread():
+                self.function(plugin)
         except Skip as skip:
             return "skipped", str(skip)
         except (KeyboardInterrupt, GeneratorExit):

@@ -7,7 +7,6 @@ import torch
 from bilevelbench.noise import Additive, Exact, FiniteSum, Rows
 from bilevelbench.oracle import Oracle
 from bilevelbench.problem import QUERIES, Problem
-from bilevelbench.runner import one_thread
 from bilevelbench.testing.problem_points import ask, build, instance_of, lanes_of, normal, off_by, points_of
 from bilevelbench.testing.report import Failure, Skip
 
@@ -93,7 +92,7 @@ def check_oracle(problem: Problem) -> None:
     x, y = points_of(problem, 0.1)
     v = normal(L, instance.dy, seed=9)
     widths = {"x": instance.dx, "y": instance.dy, "f": 1, "g": 1}
-    with torch.no_grad(), one_thread():
+    with torch.no_grad():
         for query in QUERIES:
             sample = oracle.sample_f(1) if "_f" in query else oracle.sample_g(1)
             for points in ((), (2,)):

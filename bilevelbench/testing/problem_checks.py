@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bilevelbench.checks import check_instance
 from bilevelbench.problem import QUERIES, Instance, Problem
-from bilevelbench.runner import default_dtype, one_thread
+from bilevelbench.runner import default_dtype
 from bilevelbench.testing.bench import own_randomness, random_states
 from bilevelbench.testing.common_checks import check_documented, check_name, check_name_is_free
 from bilevelbench.testing.constant_checks import (
@@ -42,8 +42,7 @@ def check_builds(problem: Problem) -> None:
                     f"{getattr(instance, name).dtype}",
                     "make the data in float64 and end with .to(torch.get_default_dtype())",
                 )
-        with one_thread():
-            check_instance(instance)
+        check_instance(instance)
 
 
 def check_build_is_deterministic(problem: Problem) -> None:
@@ -99,7 +98,7 @@ def check_lanes(problem: Problem) -> None:
                         "reduce the last axis only, `(...).sum(-1, keepdim=True)` or dot(a, b): the axis before it is the lane",
                     )
     for name, metric in instance.metrics.items():
-        with torch.no_grad(), one_thread():
+        with torch.no_grad():
             shape = tuple(metric(x, y).shape)
         if shape != (L, 1):
             raise Failure(f"metric {name!r} of shape ({L}, 1)", f"{shape}", "one number a lane, the last axis kept")
@@ -129,7 +128,7 @@ def check_points(problem: Problem) -> None:
                         )
     if instance.reference is not None:
         for name, width in (("y_star", instance.dy), ("phi", 1), ("grad_phi", instance.dx)):
-            with torch.no_grad(), one_thread():
+            with torch.no_grad():
                 shape = tuple(getattr(instance.reference, name)(X).shape)
             if shape != (3, L, width):
                 raise Failure(
@@ -145,7 +144,7 @@ def check_stacked_data(problem: Problem) -> None:
         raise Skip("it has no `build_lanes`")
     seeds = list(problem.data_sets[:2])
     order = [seeds[0], seeds[1], seeds[0], seeds[1]]
-    with default_dtype(torch.float64), one_thread():
+    with default_dtype(torch.float64):
         stacked = problem.build_lanes(order)
         single = [type(problem).model_validate({**dict(problem), "data_seed": seed}).build() for seed in order]
         picked = stacked.take(torch.tensor([1, 1]))

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from bilevelbench.noise import Rows
 from bilevelbench.problem import Instance, Problem
-from bilevelbench.runner import default_dtype, one_thread
+from bilevelbench.runner import default_dtype
 
 DENSE = 60  # the lower Hessian is written out up to this dimension
 
 
 def build(problem: Problem, dtype: torch.dtype = torch.float64) -> Instance:
-    with default_dtype(dtype), one_thread():
+    with default_dtype(dtype):
         return problem.build()
 
 
@@ -51,7 +51,7 @@ def points_of(problem: Problem, scale: float = 1.0, seed: int = 0) -> tuple[Tens
 
 def ask(function: Callable[..., Any], query: str, x: Tensor, y: Tensor, v: Tensor, *rows: Rows) -> tuple[Tensor, ...]:
     arguments = (x, y, v) if "vp_" in query else (x, y)
-    with torch.no_grad(), one_thread():
+    with torch.no_grad():
         answer = function(*arguments, *rows)
     return answer if isinstance(answer, tuple) else (answer,)
 
