@@ -545,14 +545,16 @@ def test_merge(example, mixed, tmp_path):
 
 
 def test_merge_of_damaged_packs(example, mixed, tmp_path):
-    shutil.copytree(example[0], tmp_path / "bad")
-    (victim,) = (tmp_path / "bad" / "packs").iterdir()
-    (victim / "pack.json").write_text("{}")
-    assert "corrupt" in refused("merge", tmp_path / "bad", "-o", tmp_path / "both")
-    code, out, err = cli("merge", tmp_path / "bad", mixed[0], "-o", tmp_path / "both", "--skip-corrupt")
+    for name, folder in (("lost", example[0]), ("bad", mixed[0])):
+        shutil.copytree(folder, tmp_path / name)
+        victim = min((tmp_path / name / "packs").iterdir())
+        (victim / "pack.json").write_text("{}")
+    assert "none of the 1 packs in" in refused("merge", tmp_path / "lost", "-o", tmp_path / "both")
+    assert not (tmp_path / "both").exists()
+    code, out, err = cli("merge", tmp_path / "bad", "-o", tmp_path / "both")
     assert code == 0
     assert "warning: left out: " in err
-    assert "5 are new, from 5 packs" in out
+    assert "4 are new, from 4 packs" in out
 
 
 # ---- data

@@ -10,7 +10,7 @@ from bilevelbench.merge import MergeReport, merge
 from bilevelbench.results import curve_frame, runs_frame
 from bilevelbench.store import Store, load_results
 
-RECORD = {"trials": [{"algorithm": {"name": "f2ba"}}], "environment": {"python": "3.11"}}
+RECORD = {"trials": [{"id": "a", "algorithm": {"name": "f2ba"}}], "environment": {"python": "3.11"}}
 
 
 def add(where, *ids, curve_phi=0.5, extra=None, **columns):
@@ -90,7 +90,9 @@ def test_equal_trials_are_merged_once(alice, bob, into):
         ({"phi": 2.0}, r"`runs.phi` \(1.0 against 2.0\)"),
         ({"phi": None}, "`runs.phi`"),
         ({"grad_phi": 1e-3}, "`runs.grad_phi`"),
-        ({"status": "target", "phi": 2.0}, "`runs.status`"),
+        ({"status": "error", "phi": 2.0}, "`runs.status`"),
+        ({"status": "target", "phi": 2.0}, "`runs.phi`"),
+        ({"status": "target", "phi": 2.0, "algorithm_params": '{"K": 4}'}, "`runs.algorithm_params`"),
         ({"algorithm": "soba"}, "`runs.algorithm`"),
         ({"curve_phi": 0.25}, "`curve.phi`"),
         ({"extra": 1.0}, "`curve.restarts`"),
@@ -111,7 +113,7 @@ def test_a_clash_is_refused_before_anything_is_written(alice, bob, into, change,
 def test_a_clash_with_the_target_is_refused(alice, bob):
     add(alice, "s")
     path = add(bob, "s", phi=2.0)
-    with pytest.raises(StoreError, match=r"bob' and .*alice' disagree on trial 's'"):
+    with pytest.raises(StoreError, match=r"bob' \(.*\) and .*alice' \(.*\) disagree on trial 's'"):
         merge([alice.folder], bob.folder)
     assert os.listdir(bob.packs) == [path.name]
 
@@ -124,17 +126,24 @@ def test_curves_of_different_length_clash(alice, bob, into):
         merge([alice.folder, bob.folder], into)
 
 
-def test_corrupt_packs_are_refused_or_skipped(alice, bob, into):
+def test_a_corrupt_pack_is_left_out_with_a_sentence(alice, bob, into):
     add(alice, "a")
     bad = add(alice, "x")
     (bad / "curve.parquet").write_bytes(b"PAR1")
     add(bob, "b")
-    with pytest.raises(StoreError, match=r"alice' has 1 corrupt pack.*curve.parquet' has 4 bytes.*skip_corrupt"):
+    report = merge([alice.folder, bob.folder], into)
+    assert (report.packs, report.trials) == (2, 2)
+    assert f"{str(bad / 'curve.parquet')!r} has 4 bytes" in report.skipped[0]
+    assert len(report.skipped) == 1
+    assert Store(into).done() == {"a", "b"}
+
+
+def test_a_folder_of_which_nothing_can_be_read_is_an_error(alice, bob, into):
+    add(alice, "a")
+    (add(bob, "b") / "curve.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match=r"none of the 1 packs in '.*bob' can be read; the first: .*4 bytes"):
         merge([alice.folder, bob.folder], into)
     assert not into.exists()
-    report = merge([alice.folder, bob.folder], into, skip_corrupt=True)
-    assert (report.packs, report.trials, len(report.skipped)) == (2, 2, 1)
-    assert Store(into).done() == {"a", "b"}
 
 
 def test_a_good_copy_takes_the_place_of_a_corrupt_one(alice, into):
@@ -142,7 +151,7 @@ def test_a_good_copy_takes_the_place_of_a_corrupt_one(alice, into):
     merge([alice.folder], into)
     (copy,) = (into / "packs").iterdir()
     (copy / "runs.parquet").write_bytes(b"")
-    merge([alice.folder], into, skip_corrupt=True)
+    merge([alice.folder], into)
     assert Store(into).done() == {"a"}
     assert (into / "packs" / f"{copy.name}.corrupt-0").is_dir()
 

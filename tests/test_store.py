@@ -15,12 +15,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from bilevelbench import results, store
+from bilevelbench import packfile, results, store
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.results import curve_frame, runs_frame
-from bilevelbench.store import Store, load_results, pack_id
+from bilevelbench.store import Store, load_results
 
-RECORD = {"trials": [{"algorithm": {"name": "f2ba"}}], "environment": {"python": "3.11"}}
+RECORD = {"trials": [{"id": "a", "algorithm": {"name": "f2ba"}}], "environment": {"python": "3.11"}}
 
 
 def frames(*ids, phi=1.0, **columns):
@@ -34,6 +34,11 @@ def add(where, *ids, **columns):
     return where.add(*frames(*ids, **columns), RECORD)
 
 
+def pack_id(ids):
+    """The name of a pack of these trials that an unknown machine made."""
+    return packfile.pack_id({"trial_ids": ids, "machine": "", "schema_version": 1})
+
+
 def flip(path, position):
     data = bytearray(path.read_bytes())
     data[position] ^= 1
@@ -41,7 +46,7 @@ def flip(path, position):
 
 
 def digest(folder):
-    return [hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in store.TABLES]
+    return [hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in packfile.TABLES]
 
 
 def leftovers(folder):
@@ -58,7 +63,7 @@ def ours(tmp_path):
 
 def test_what_is_added_is_loaded(ours):
     name = add(ours, "b", "a")
-    assert name == hashlib.sha256(b"a\nb").hexdigest()[:16]
+    assert name == hashlib.sha256(b"a\nb\n\nschema 1").hexdigest()[:16]
     assert ours.done() == {"a", "b"}
     loaded = ours.load()
     runs, curve = frames("b", "a")
@@ -397,7 +402,7 @@ def test_a_file_in_the_place_of_a_pack_is_set_aside(ours):
 def test_a_table_with_other_columns_is_corrupt(ours):
     runs, curve = frames("a")
     tables = [results.runs_table(runs).drop_columns("phi"), results.curve_table(curve)]
-    ours.place({"trial_ids": ["a"], "schema_version": 1}, [store.to_parquet(table) for table in tables])
+    ours.place({"trial_ids": ["a"], "schema_version": 1}, [packfile.to_parquet(table) for table in tables])
     assert ours.load().runs.empty
     assert "does not have the columns of schema 1" in ours.problems[0]
 
@@ -405,13 +410,28 @@ def test_a_table_with_other_columns_is_corrupt(ours):
 # ---- versions
 
 
-def test_a_newer_schema_is_refused_by_name(ours, monkeypatch):
+def newer(where, *ids, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(store, "SCHEMA_VERSION", 7)
-        name = add(ours, "a")
-    for read in (ours.done, ours.load, ours.publish, lambda: load_results(ours.folder)):
-        with pytest.raises(StoreError, match=rf"{name}.*newer bilevelbench \(schema 7, this one knows 1\); upgrade"):
-            read()
+        return where.packs / add(where, *ids)
+
+
+def test_a_newer_pack_is_left_out_and_stays_for_those_who_can_read_it(ours, monkeypatch):
+    path = newer(ours, "a", monkeypatch=monkeypatch)
+    before = (path / "pack.json").read_bytes()
+    with pytest.raises(
+        StoreError, match=rf"none of the 1 packs .*{path.name}.*newer bilevelbench \(schema 7, this one"
+    ):
+        load_results(ours.folder)
+    assert ours.done() == set()
+    add(ours, "a", "b")
+    add(ours, "a")  # the same trials as we make them are another pack
+    assert ours.done() == {"a", "b"}
+    for problems in (ours.problems, ours.load().problems, ours.publish().problems, load_results(ours.folder).problems):
+        (problem,) = problems
+        assert f"{path / 'pack.json'}: written by a newer bilevelbench (schema 7, this one knows 1); upgrade" in problem
+        assert "until then the pack is ignored" in problem
+    assert (path / "pack.json").read_bytes() == before
 
 
 def test_packs_of_two_schemas_share_a_table(ours, monkeypatch):
@@ -419,7 +439,7 @@ def test_packs_of_two_schemas_share_a_table(ours, monkeypatch):
         return runs.assign(label="upgraded"), curve
 
     add(ours, "a")
-    for module in (results, store):
+    for module in (results, store, packfile):
         monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
     monkeypatch.setattr(results, "UPGRADES", {1: to_2})
     add(ours, "b", label="new")
