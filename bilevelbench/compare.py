@@ -93,7 +93,7 @@ def first_difference(a: Tables, b: Tables) -> tuple[str, str] | None:
     if len(runs_a) != len(runs_b):
         repeated = pd.concat([runs_a, runs_b])["trial_id"].value_counts().idxmax()
         return str(repeated), "`runs` itself (one has more rows)"
-    pairs = _Pairs(runs_a, runs_b)
+    pairs = _Pairs(runs_a, runs_b, *(_last_steps(*side) for side in ((runs_a, curve_a), (runs_b, curve_b))))
     rows = _Rows(pairs, curve_a, curve_b)
     return pairs.difference(rows) or rows.difference()
 
@@ -104,10 +104,14 @@ def _select(frame: pd.DataFrame, trial_ids: pd.Index) -> pd.DataFrame:
     return chosen.sort_values("trial_id", kind="stable", ignore_index=True)
 
 
+def _last_steps(runs: pd.DataFrame, curve: pd.DataFrame) -> NDArray[Any]:
+    return curve.groupby("trial_id")["step"].last().reindex(runs["trial_id"], fill_value=-1).to_numpy()
+
+
 class _Pairs:
     """The rows of `runs` of two sides, trial by trial, and what their ends allow to differ."""
 
-    def __init__(self, a: pd.DataFrame, b: pd.DataFrame) -> None:
+    def __init__(self, a: pd.DataFrame, b: pd.DataFrame, ends_a: NDArray[Any], ends_b: NDArray[Any]) -> None:
         self.a, self.b = a, b
 
         def either(*statuses: str) -> Mask:
@@ -117,7 +121,7 @@ class _Pairs:
         self.by_clock = regular & either("timeout")
         self.by_number = regular & either(*_BY_NUMBER) & ~self.by_clock
         self.lost = either("diverged")
-        self.elsewhere: Mask = (self.by_clock | self.by_number) & (a["steps"] != b["steps"]).to_numpy()
+        self.elsewhere: Mask = (self.by_clock | self.by_number) & (ends_a != ends_b)
         found = [TOLERANCES.get(str(dtype), TOLERANCES["float64"]) for dtype in a["dtype"]]
         self.relative, self.floor = (np.array(column) for column in zip(*found, strict=True))
 
