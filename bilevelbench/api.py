@@ -59,6 +59,7 @@ def run(
     Methods and problems are names, files or objects. `budget` is in calls (samples on a stochastic problem). With `out`
     the results are stored there, and what is stored already is not run again. `jobs` worker processes; 0 is this one.
     """
+    folder = None if out is None else Path(out).absolute()  # plugins may change the working directory
     plugins = copy.copy(registry())
     plugins.algorithms, plugins.problems = dict(plugins.algorithms), dict(plugins.problems)
     limit = checked_budget(cost=budget, steps=steps, seconds=seconds)
@@ -71,8 +72,8 @@ def run(
         for a in _specs(algorithms, plugins)
         for seed in (range(seeds) if isinstance(seeds, int) else seeds)
     ]  # fmt: skip
-    if out is not None:
-        return run_trials(trials, Store(out), plugins, jobs)
+    if folder is not None:
+        return run_trials(trials, Store(folder), plugins, jobs)
     if jobs:
         raise InvalidInput(f"jobs = {jobs} needs a folder for the results; set `out`")
     try:

@@ -79,6 +79,7 @@ def run(
     ),
 ) -> None:
     """Run methods on problems and print the result table. The same command resumes where it was stopped."""
+    out = out.absolute()  # before any plugin is loaded, which may change the working directory
     jobs = _jobs_under_torchrun(jobs, timed, executor)
     _check_workers(jobs, memory, timed)
     dask = _dask(executor, scheduler, jobs, memory, timed)
@@ -131,6 +132,7 @@ def tune(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the search and of best.toml.")] = Path("tuning"),
 ) -> None:
     """Find parameters with the same budget for every method, and write them as a suite. The same command resumes."""
+    out = out.absolute()
     with _interruptible():
         from bilevelbench.registry import registry
         from bilevelbench.tune.command import searched_by, tune_suite
@@ -275,7 +277,10 @@ def build(
     """A static site that needs no network: boards, complexity tables, a page for each problem and each method."""
     from bilevelbench.leaderboard.build import build as build_site
 
-    typer.echo(f"page: {build_site(folders, out, tuned or []).resolve()}")
+    def warn(sentence: str) -> None:
+        typer.echo(f"warning: {sentence}", err=True)
+
+    typer.echo(f"page: {build_site(folders, out, tuned or [], warn=warn).resolve()}")
 
 
 @leaderboard.command(epilog="Example: `bilevelbench leaderboard facts -o facts`")
@@ -283,6 +288,7 @@ def facts(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for facts.json, to be named to `build`.")],
 ) -> None:
     """What the plugins say of themselves: equations, claims, constants, and the measured price of an HVP."""
+    out = out.absolute()
     from bilevelbench.facts import write_facts
     from bilevelbench.registry import registry
 
@@ -349,21 +355,21 @@ def new(
 def merge(
     folders: Annotated[list[Path], typer.Argument(help="Folders of results.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder that takes them all.")],
-    skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Leave unreadable packs out.")] = False,
     compact: Annotated[bool, typer.Option("--compact", help="One pack a folder, day and environment.")] = False,
 ) -> None:
-    """Put results of several folders into one; the same trial with different numbers is refused."""
+    """Put results of several folders into one; the same trial with numbers that differ by more than rounding is refused."""
     from bilevelbench.merge import merge as merge_folders
     from bilevelbench.store import Store
 
-    done = merge_folders(folders, out, skip_corrupt, compact)
+    done = merge_folders(folders, out, compact)
     total = len(Store(out).publish().runs)
     for sentence in done.skipped:
         typer.echo(f"warning: left out: {sentence}", err=True)
     packs = f"{done.packs} pack{'' if done.packs == 1 else 's'}"
+    confirmed = f"{done.confirmed} were run before on another machine, " if done.confirmed else ""
     typer.echo(
-        f"{out} holds {total} trials now: {done.trials} are new, from {packs}, "
-        f"and {done.duplicates} were there already, with the same numbers"
+        f"{out} holds {total} trials now: {done.trials} are new, from {packs}, {confirmed}"
+        f"and {done.duplicates} were there already, with the same numbers up to rounding"
     )
 
 

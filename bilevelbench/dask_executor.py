@@ -35,8 +35,9 @@ from bilevelbench.executor import (
     lost,
     refuse_objects,
 )
+from bilevelbench.packfile import pack_paths, read_record, read_tables
 from bilevelbench.registry import registry
-from bilevelbench.store import Store, pack_paths, read_record, read_tables
+from bilevelbench.store import Store
 
 try:
     import dask

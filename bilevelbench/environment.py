@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 PACKAGES = (
     "bilevelbench", "torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow", "pydantic", "pluggy", "pebble",
 )  # fmt: skip
+#: Their versions, beside the processor, decide the last digits.
+COMPUTING = ("torch", "numpy", "scipy")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -29,6 +32,13 @@ def environment() -> dict[str, Any]:
         "threads": {name: os.environ.get(name) for name in THREADS},
         "packages": dict(_versions()),
     }
+
+
+def machine(environment: Mapping[str, Any]) -> str:
+    """Who computed, as far as the last digits depend on it; empty if nothing is known. Trials run in one thread each."""
+    packages = environment.get("packages") or {}
+    versions = [f"{name} {packages[name]}" for name in COMPUTING if packages.get(name)]
+    return ", ".join(str(part) for part in (environment.get("cpu"), environment.get("machine"), *versions) if part)
 
 
 @functools.cache

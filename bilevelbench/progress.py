@@ -43,6 +43,7 @@ def run_with_progress(
 ) -> Results:
     """Run what is missing in `out`, then print the table and the verdicts on `experiments`, and say where the page is."""
     store = Store(out)
+    out = store.folder
     console = terminal()
     for experiment in experiments:  # first, so that a run that was stopped is known to lack trials
         record(experiment, out)

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from bilevelbench.environment import machine
 from bilevelbench.errors import InvalidInput, StoreError, suggestion
 
 SCHEMA_VERSION = 1
@@ -69,14 +70,38 @@ VOLATILE = frozenset({"seconds", "peak_memory", "pack_lanes", "message"})
 _REQUIRED = {"runs": ("trial_id", "algorithm", "problem", "seed", "status"), "curve": ("trial_id", "step")}
 
 
+#: `runs` and `curve`.
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+
+
 @dataclass(frozen=True, eq=False)  # frames have no truth value to compare by
 class Results:
-    """The tables of a result folder, the JSON record of each pack, a sentence for each pack that cannot be read."""
+    """The tables of a result folder, the JSON record of each pack, a sentence for each pack that cannot be read.
+
+    A trial that several packs hold, as a rule of several machines, has one row in `runs`; `copies` has the others: the
+    rows of the second pack that holds it in the first copy, and so on, packs being in the order of `records`.
+    """
 
     runs: pd.DataFrame
     curve: pd.DataFrame
     records: list[dict[str, Any]]
     problems: list[str] = field(default_factory=list)
+    copies: list[Tables] = field(default_factory=list)
+
+    def machines(self) -> dict[str, tuple[str, ...]]:
+        """By trial id: the machines that have run it, each once. Published tables alone do not tell any."""
+        found: dict[str, dict[str, None]] = {}
+        for record in self.records:
+            name = machine(record.get("environment") or {})
+            for trial_id in record.get("trial_ids", []):
+                found.setdefault(trial_id, {})[name] = None
+        return {trial_id: tuple(names) for trial_id, names in found.items()}
+
+    def confirmations(self) -> pd.Series[int]:
+        """How many machines have run each trial of `runs`, by its id."""
+        known = self.machines()
+        ids = [str(trial_id) for trial_id in self.runs["trial_id"]]
+        return pd.Series([len(known.get(trial_id, ())) for trial_id in ids], index=ids, dtype="int64")
 
 
 def runs_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -18,6 +18,7 @@ import pytest
 
 import bilevelbench
 from bilevelbench.cli import main
+from bilevelbench.packfile import to_json
 from bilevelbench.registry import Failure, registry
 from bilevelbench.report.tables import markdown, summary
 from bilevelbench.store import Store, load_results
@@ -465,6 +466,102 @@ def test_a_damaged_result_is_named_and_run_again(sound, tmp_path, where, how):
     assert Store(folder).done() == set(load_results(sound).runs["trial_id"])
 
 
+def test_a_pack_that_claims_a_trial_it_does_not_have_is_run_again(sound, tmp_path):
+    """With all sums right: as a program that writes packs by itself may leave it."""
+    folder = tmp_path / "store"
+    shutil.copytree(sound, folder)
+    victim, other = sorted((folder / "packs").iterdir())
+    record = json.loads((victim / "pack.json").read_text())
+    tables = [(other / name).read_bytes() for name in ("runs.parquet", "curve.parquet")]
+    shutil.rmtree(victim)
+    Store(folder).place(record, tables)
+    code, out, err = cli(*DATA, folder)
+    assert (code, err) == (0, "")
+    assert f"has no row of trial {record['trial_ids'][0]!r}, which pack.json lists" in out
+    assert "2 trials, 1 of them stored already; 1 to run" in out
+    assert_equal_tables(folder, sound)
+    assert "2 of them stored already; nothing to run" in cli(*DATA, folder)[1]
+
+
+def newer(path):
+    record = json.loads((path / "pack.json").read_text())
+    (path / "pack.json").write_bytes(to_json({**record, "schema_version": 99}))
+
+
+def truncated(path):
+    (path / "pack.json").write_bytes((path / "pack.json").read_bytes()[:99])
+
+
+def mistyped(path):
+    record = json.loads((path / "pack.json").read_text())
+    (path / "pack.json").write_bytes(to_json({**record, "environment": [1, 2]}))
+
+
+@pytest.mark.parametrize("hurt", [newer, truncated, mistyped])
+def test_one_bad_pack_is_a_warning_in_every_command(sound, tmp_path, hurt):
+    folder = tmp_path / "store"
+    shutil.copytree(sound, folder)
+    victim = min((folder / "packs").iterdir())
+    hurt(victim)
+    for command in (
+        ["report", folder],
+        ["merge", folder, "-o", tmp_path / "merged"],
+        ["leaderboard", "build", folder, "-o", tmp_path / "site"],
+    ):
+        code, _, err = cli(*command)
+        assert code == 0, (command, err)
+        assert err.startswith("warning: ")
+        assert str(victim / "pack.json") in err
+    assert len(load_results(tmp_path / "merged").runs) == 1
+    code, out, err = cli(*DATA, folder)
+    assert (code, err) == (0, "")
+    assert f"{victim / 'pack.json'}" in out
+    assert "2 trials, 1 of them stored already; 1 to run" in out
+    assert_equal_tables(folder, sound)
+
+
+def test_a_folder_of_which_nothing_can_be_read_is_an_error(sound, tmp_path):
+    folder = tmp_path / "store"
+    shutil.copytree(sound, folder)
+    for path in (folder / "packs").iterdir():
+        newer(path)
+    for command in (
+        ["report", folder],
+        ["merge", folder, "-o", tmp_path / "merged"],
+        ["leaderboard", "build", folder, "-o", tmp_path / "site"],
+    ):
+        assert "none of the 2 packs in" in refused(*command)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+@pytest.mark.parametrize("when", ["as it is loaded", "in a step"])
+def test_a_method_that_changes_the_working_directory(tmp_path, monkeypatch, jobs, when):
+    home, away = tmp_path / "home", tmp_path / "away"
+    home.mkdir()
+    away.mkdir()
+    go = f"import os; os.chdir({str(away)!r})"
+    text = METHOD.format(cls="Wanderer")
+    text = (
+        f"{go}\n{text}"
+        if when == "as it is loaded"
+        else text.replace("        f_x, f_y", f"        {go}\n        f_x, f_y")
+    )
+    (tmp_path / "wanderer.py").write_text(text)
+    monkeypatch.chdir(home)
+    method = ["run", "-a", tmp_path / "wanderer.py", "-p", "quadratic[data_seed=0,1]", "--steps", 3]
+    code, _, err = cli(*method, "--jobs", jobs, "-o", "out")
+    assert (code, err) == (0, "")
+    assert sorted(path.name for path in (home / "out").iterdir()) == [
+        "curve.parquet",
+        "index.html",
+        "packs",
+        "runs.parquet",
+    ]
+    assert load_results(home / "out").runs["status"].tolist() == ["budget"] * 2
+    assert list(away.iterdir()) == []
+
+
 # ---- list, info, doctor
 
 
@@ -545,14 +642,16 @@ def test_merge(example, mixed, tmp_path):
 
 
 def test_merge_of_damaged_packs(example, mixed, tmp_path):
-    shutil.copytree(example[0], tmp_path / "bad")
-    (victim,) = (tmp_path / "bad" / "packs").iterdir()
-    (victim / "pack.json").write_text("{}")
-    assert "corrupt" in refused("merge", tmp_path / "bad", "-o", tmp_path / "both")
-    code, out, err = cli("merge", tmp_path / "bad", mixed[0], "-o", tmp_path / "both", "--skip-corrupt")
+    for name, folder in (("lost", example[0]), ("bad", mixed[0])):
+        shutil.copytree(folder, tmp_path / name)
+        victim = min((tmp_path / name / "packs").iterdir())
+        (victim / "pack.json").write_text("{}")
+    assert "none of the 1 packs in" in refused("merge", tmp_path / "lost", "-o", tmp_path / "both")
+    assert not (tmp_path / "both").exists()
+    code, out, err = cli("merge", tmp_path / "bad", "-o", tmp_path / "both")
     assert code == 0
     assert "warning: left out: " in err
-    assert "5 are new, from 5 packs" in out
+    assert "4 are new, from 4 packs" in out
 
 
 # ---- data

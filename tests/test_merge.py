@@ -4,13 +4,14 @@ import os
 
 import pandas as pd
 import pytest
+from machines import OFFICIAL, ULP, copy_folder
 
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.merge import MergeReport, merge
 from bilevelbench.results import curve_frame, runs_frame
 from bilevelbench.store import Store, load_results
 
-RECORD = {"trials": [{"algorithm": {"name": "f2ba"}}], "environment": {"python": "3.11"}}
+RECORD = {"trials": [{"id": "a", "algorithm": {"name": "f2ba"}}], "environment": {"python": "3.11"}}
 
 
 def add(where, *ids, curve_phi=0.5, extra=None, **columns):
@@ -90,7 +91,9 @@ def test_equal_trials_are_merged_once(alice, bob, into):
         ({"phi": 2.0}, r"`runs.phi` \(1.0 against 2.0\)"),
         ({"phi": None}, "`runs.phi`"),
         ({"grad_phi": 1e-3}, "`runs.grad_phi`"),
-        ({"status": "target", "phi": 2.0}, "`runs.status`"),
+        ({"status": "error", "phi": 2.0}, "`runs.status`"),
+        ({"status": "target", "phi": 2.0}, "`runs.phi`"),
+        ({"status": "target", "phi": 2.0, "algorithm_params": '{"K": 4}'}, "`runs.algorithm_params`"),
         ({"algorithm": "soba"}, "`runs.algorithm`"),
         ({"curve_phi": 0.25}, "`curve.phi`"),
         ({"extra": 1.0}, "`curve.restarts`"),
@@ -111,7 +114,7 @@ def test_a_clash_is_refused_before_anything_is_written(alice, bob, into, change,
 def test_a_clash_with_the_target_is_refused(alice, bob):
     add(alice, "s")
     path = add(bob, "s", phi=2.0)
-    with pytest.raises(StoreError, match=r"bob' and .*alice' disagree on trial 's'"):
+    with pytest.raises(StoreError, match=r"bob' \(.*\) and .*alice' \(.*\) disagree on trial 's'"):
         merge([alice.folder], bob.folder)
     assert os.listdir(bob.packs) == [path.name]
 
@@ -124,17 +127,24 @@ def test_curves_of_different_length_clash(alice, bob, into):
         merge([alice.folder, bob.folder], into)
 
 
-def test_corrupt_packs_are_refused_or_skipped(alice, bob, into):
+def test_a_corrupt_pack_is_left_out_with_a_sentence(alice, bob, into):
     add(alice, "a")
     bad = add(alice, "x")
     (bad / "curve.parquet").write_bytes(b"PAR1")
     add(bob, "b")
-    with pytest.raises(StoreError, match=r"alice' has 1 corrupt pack.*curve.parquet' has 4 bytes.*skip_corrupt"):
+    report = merge([alice.folder, bob.folder], into)
+    assert (report.packs, report.trials) == (2, 2)
+    assert f"{str(bad / 'curve.parquet')!r} has 4 bytes" in report.skipped[0]
+    assert len(report.skipped) == 1
+    assert Store(into).done() == {"a", "b"}
+
+
+def test_a_folder_of_which_nothing_can_be_read_is_an_error(alice, bob, into):
+    add(alice, "a")
+    (add(bob, "b") / "curve.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match=r"none of the 1 packs in '.*bob' can be read; the first: .*4 bytes"):
         merge([alice.folder, bob.folder], into)
     assert not into.exists()
-    report = merge([alice.folder, bob.folder], into, skip_corrupt=True)
-    assert (report.packs, report.trials, len(report.skipped)) == (2, 2, 1)
-    assert Store(into).done() == {"a", "b"}
 
 
 def test_a_good_copy_takes_the_place_of_a_corrupt_one(alice, into):
@@ -142,7 +152,7 @@ def test_a_good_copy_takes_the_place_of_a_corrupt_one(alice, into):
     merge([alice.folder], into)
     (copy,) = (into / "packs").iterdir()
     (copy / "runs.parquet").write_bytes(b"")
-    merge([alice.folder], into, skip_corrupt=True)
+    merge([alice.folder], into)
     assert Store(into).done() == {"a"}
     assert (into / "packs" / f"{copy.name}.corrupt-0").is_dir()
 
@@ -213,3 +223,106 @@ def test_compact_keeps_what_differs_apart(alice, into):
     }  # fmt: skip
     assert found["1", "x"]["total_seconds"] == 4.0
     assert found["1", "x"]["families"] == {"f2ba": "penalty"}
+
+
+# ---- several machines
+
+
+def made_on(cpu):
+    return {"trials": [], "environment": {"cpu": cpu}, "created": "2026-01-02T03:04:05+00:00"}
+
+
+def put(where, cpu, *ids, phi=1.0):
+    runs = [
+        {"trial_id": i, "algorithm": "f2ba", "problem": "q", "seed": 5, "status": "budget", "phi": phi} for i in ids
+    ]
+    return where.packs / where.add(runs_frame(runs), curve_frame([]), made_on(cpu))
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_both_machines_stay(alice, bob, into, compact):
+    put(alice, "Left", "s", "a")
+    put(bob, "Right", "s", "b", phi=1.0 + 1e-12)
+    assert merge([alice.folder, bob.folder], into, compact) == MergeReport(packs=2, trials=3, duplicates=0, confirmed=1)
+    merged = Store(into).publish()
+    assert merged.runs["trial_id"].tolist() == ["a", "b", "s"]
+    assert merged.confirmations().to_dict() == {"a": 1, "b": 1, "s": 2}
+    assert {r["environment"]["cpu"]: (r["merged_from"], r["trial_ids"]) for r in merged.records} == {
+        "Left": ("alice", ["a", "s"]), "Right": ("bob", ["b", "s"]),
+    }  # fmt: skip
+    again = merge([alice.folder, bob.folder], into, compact)
+    assert again == MergeReport(packs=0, trials=0, duplicates=4, confirmed=0)
+
+
+def test_the_same_trials_of_two_machines_stay_although_nothing_else_differs(alice, bob, into):
+    put(alice, "Left", "s")
+    put(bob, "Right", "s")
+    assert merge([alice.folder], into) == MergeReport(packs=1, trials=1, duplicates=0)
+    assert merge([bob.folder], into) == MergeReport(packs=1, trials=0, duplicates=0, confirmed=1)
+    assert len(list((into / "packs").iterdir())) == 2
+
+
+def test_which_copy_is_shown_does_not_depend_on_the_order_of_folders(alice, bob, tmp_path):
+    put(alice, "Left", "s")
+    put(bob, "Right", "s", phi=1.0 + 1e-12)
+    shown = []
+    for n, folders in enumerate(([alice.folder, bob.folder], [bob.folder, alice.folder])):
+        merge(folders, tmp_path / str(n))
+        shown.append(Store(tmp_path / str(n)).publish().runs)
+    pd.testing.assert_frame_equal(*shown, rtol=0, atol=0)
+
+
+def test_two_packs_of_one_folder_are_held_against_each_other(alice, into):
+    ours, theirs = put(alice, "Left", "s", phi=1.0), put(alice, "Left", "s", "t", phi=99_999.0)
+    with pytest.raises(
+        StoreError, match=r"disagree on trial 's'.*`runs.phi` \(.*99999.0.*; nothing was written"
+    ) as caught:
+        merge([alice.folder], into)
+    assert ours.name in str(caught.value)
+    assert theirs.name in str(caught.value)
+    assert not into.exists()
+
+
+def test_a_third_machine_is_held_against_both(alice, bob, into):
+    put(alice, "Left", "s")
+    put(bob, "Right", "s")
+    put(bob, "Third", "s", phi=1.001)
+    with pytest.raises(StoreError, match=r"disagree on trial 's'.*1\.001"):
+        merge([alice.folder, bob.folder], into)
+
+
+def test_the_refusal_names_both_processors_and_both_values(alice, bob, into):
+    put(alice, "Left", "s")
+    put(bob, "Right", "s", phi=1.001)
+    with pytest.raises(
+        StoreError, match=r"alice' \(Left, pack .*\) and .*bob' \(Right, pack .*\) disagree .*\(1.0 against 1.001\)"
+    ):
+        merge([alice.folder, bob.folder], into)
+    assert not into.exists()
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("by", [ULP, 1e-12])
+def test_the_published_results_and_those_of_another_processor_come_together(tmp_path, into, by, compact):
+    copy_folder(OFFICIAL / "suite", tmp_path / "theirs", by, cpu="Another 9000")
+    done = merge([OFFICIAL / "suite", tmp_path / "theirs"], into, compact)
+    assert (done.packs, done.trials, done.duplicates, done.confirmed) == (2, 1056, 0, 1056)
+    merged = load_results(into)
+    assert merged.problems == []
+    assert (merged.confirmations() == 2).all()
+    assert {record["environment"]["cpu"] for record in merged.records} == {"AMD EPYC", "Another 9000"}
+
+
+def test_published_results_that_differ_by_a_thousandth_are_refused(tmp_path, into):
+    copy_folder(OFFICIAL / "suite", tmp_path / "theirs", 1e-3, cpu="Another 9000")
+    with pytest.raises(StoreError, match=r"suite' \(AMD EPYC, .* and .*theirs' \(Another 9000, .*\d against \d"):
+        merge([OFFICIAL / "suite", tmp_path / "theirs"], into)
+    assert not into.exists()
+
+
+def test_packs_of_one_name_and_two_machines_come_together(tmp_path, into):
+    """As published first, packs were named by their trials alone: two machines gave one name."""
+    copy_folder(OFFICIAL / "figure1", tmp_path / "theirs", ULP, cpu="Another 9000")
+    done = merge([OFFICIAL / "figure1", tmp_path / "theirs"], into)
+    assert (done.packs, done.trials, done.confirmed) == (10, 5, 5)
+    assert len(list((into / "packs").iterdir())) == 10

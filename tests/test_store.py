@@ -12,15 +12,17 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from machines import OFFICIAL
 
-from bilevelbench import results, store
+from bilevelbench import packfile, results, store
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.results import curve_frame, runs_frame
-from bilevelbench.store import Store, load_results, pack_id
+from bilevelbench.store import Store, load_results
 
-RECORD = {"trials": [{"algorithm": {"name": "f2ba"}}], "environment": {"python": "3.11"}}
+RECORD = {"trials": [{"id": "a", "algorithm": {"name": "f2ba"}}], "environment": {"python": "3.11"}}
 
 
 def frames(*ids, phi=1.0, **columns):
@@ -34,6 +36,11 @@ def add(where, *ids, **columns):
     return where.add(*frames(*ids, **columns), RECORD)
 
 
+def pack_id(ids):
+    """The name of a pack of these trials that an unknown machine made."""
+    return packfile.pack_id({"trial_ids": ids, "machine": "", "schema_version": 1})
+
+
 def flip(path, position):
     data = bytearray(path.read_bytes())
     data[position] ^= 1
@@ -41,7 +48,7 @@ def flip(path, position):
 
 
 def digest(folder):
-    return [hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in store.TABLES]
+    return [hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in packfile.TABLES]
 
 
 def leftovers(folder):
@@ -58,7 +65,7 @@ def ours(tmp_path):
 
 def test_what_is_added_is_loaded(ours):
     name = add(ours, "b", "a")
-    assert name == hashlib.sha256(b"a\nb").hexdigest()[:16]
+    assert name == hashlib.sha256(b"a\nb\n\nschema 1").hexdigest()[:16]
     assert ours.done() == {"a", "b"}
     loaded = ours.load()
     runs, curve = frames("b", "a")
@@ -397,7 +404,7 @@ def test_a_file_in_the_place_of_a_pack_is_set_aside(ours):
 def test_a_table_with_other_columns_is_corrupt(ours):
     runs, curve = frames("a")
     tables = [results.runs_table(runs).drop_columns("phi"), results.curve_table(curve)]
-    ours.place({"trial_ids": ["a"], "schema_version": 1}, [store.to_parquet(table) for table in tables])
+    ours.place({"trial_ids": ["a"], "schema_version": 1}, [packfile.to_parquet(table) for table in tables])
     assert ours.load().runs.empty
     assert "does not have the columns of schema 1" in ours.problems[0]
 
@@ -405,13 +412,28 @@ def test_a_table_with_other_columns_is_corrupt(ours):
 # ---- versions
 
 
-def test_a_newer_schema_is_refused_by_name(ours, monkeypatch):
+def newer(where, *ids, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(store, "SCHEMA_VERSION", 7)
-        name = add(ours, "a")
-    for read in (ours.done, ours.load, ours.publish, lambda: load_results(ours.folder)):
-        with pytest.raises(StoreError, match=rf"{name}.*newer bilevelbench \(schema 7, this one knows 1\); upgrade"):
-            read()
+        return where.packs / add(where, *ids)
+
+
+def test_a_newer_pack_is_left_out_and_stays_for_those_who_can_read_it(ours, monkeypatch):
+    path = newer(ours, "a", monkeypatch=monkeypatch)
+    before = (path / "pack.json").read_bytes()
+    with pytest.raises(
+        StoreError, match=rf"none of the 1 packs .*{path.name}.*newer bilevelbench \(schema 7, this one"
+    ):
+        load_results(ours.folder)
+    assert ours.done() == set()
+    add(ours, "a", "b")
+    add(ours, "a")  # the same trials as we make them are another pack
+    assert ours.done() == {"a", "b"}
+    for problems in (ours.problems, ours.load().problems, ours.publish().problems, load_results(ours.folder).problems):
+        (problem,) = problems
+        assert f"{path / 'pack.json'}: written by a newer bilevelbench (schema 7, this one knows 1); upgrade" in problem
+        assert "until then the pack is ignored" in problem
+    assert (path / "pack.json").read_bytes() == before
 
 
 def test_packs_of_two_schemas_share_a_table(ours, monkeypatch):
@@ -419,7 +441,7 @@ def test_packs_of_two_schemas_share_a_table(ours, monkeypatch):
         return runs.assign(label="upgraded"), curve
 
     add(ours, "a")
-    for module in (results, store):
+    for module in (results, store, packfile):
         monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
     monkeypatch.setattr(results, "UPGRADES", {1: to_2})
     add(ours, "b", label="new")
@@ -507,3 +529,177 @@ def test_five_hundred_packs(ours, monkeypatch):
     assert loaded.runs["seed"].tolist() == list(range(500))
     assert loaded.curve["step"].tolist() == [0, 1, 2] * 500
     assert pq.read_table(ours.folder / "curve.parquet").num_rows == 1500
+
+
+# ---- a pack and its rows
+
+
+def place(where, ids, tables, **record):
+    """A pack whose record says what it likes, with sums that are right."""
+    head = {"trial_ids": ids, "schema_version": 1, **record}
+    return where.packs / where.place(head, [packfile.to_parquet(table) for table in tables])
+
+
+def typed(runs, curve):
+    return [results.runs_table(runs), results.curve_table(curve)]
+
+
+@pytest.mark.parametrize(
+    ("claimed", "there", "said"),
+    [
+        (["b", "ghost"], ["b"], "has no row of trial 'ghost', which pack.json lists"),
+        (["ghost"], ["b"], "has no row of trial 'ghost', which pack.json lists"),
+        (["b"], ["b", "c"], "has rows of trials, which pack.json does not list"),
+    ],
+)
+def test_a_pack_that_claims_other_trials_than_it_has_is_run_again(ours, claimed, there, said):
+    add(ours, "a")
+    bad = place(ours, claimed, typed(*frames(*there)))
+    for read in (ours.done, ours.load, Store(ours.folder).done):
+        read()
+        again = Store(ours.folder)
+        assert again.done() == {"a"}
+        (problem,) = again.problems
+        assert f"{str(bad / 'runs.parquet')!r} {said}" in problem
+    assert ours.load().runs["trial_id"].tolist() == ["a"]
+    add(ours, *claimed)
+    assert ours.done() == {"a", *claimed}
+    assert ours.problems == []
+
+
+def test_a_pack_with_the_curve_of_another_trial_is_left_out(ours):
+    add(ours, "a")
+    place(ours, ["b"], typed(frames("b")[0], frames("c")[1]))
+    assert ours.load().runs["trial_id"].tolist() == ["a"]
+    assert "has trial 'c', which the pack does not hold" in ours.problems[0]
+    assert ours.done() == {"a"}  # the pack is known to be damaged now
+
+
+WRONG = [
+    {"environment": 3},
+    {"environment": {"packages": [1]}},
+    {"commits": ["x"]},
+    {"families": "penalty"},
+    {"created": 20260101},
+    {"merged_from": {}},
+    {"total_seconds": "long"},
+    {"trials": {"id": "b"}},
+    {"trials": [{"algorithm": "f2ba"}]},
+    {"trials": [7]},
+    {"trials": [{"id": "b", "schedule": "often"}]},
+]
+
+
+def rewritten(path, change):
+    """pack.json with other contents and a sum that is right, as a stranger's program may write it."""
+    record = json.loads((path / "pack.json").read_text())
+    change(record)
+    (path / "pack.json").write_bytes(packfile.to_json(record))
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_a_record_of_the_wrong_types_is_left_out(ours, wrong):
+    add(ours, "a")
+    bad = ours.packs / add(ours, "b")
+    rewritten(bad, lambda record: record.update(wrong))
+    assert ours.load().runs["trial_id"].tolist() == ["a"]
+    assert ours.done() == {"a"}
+    assert str(bad / "pack.json") in ours.problems[0]
+
+
+@pytest.mark.parametrize("key", ["trial_ids", "files", "schema_version"])
+@pytest.mark.parametrize("value", [None, "1", 1.5, [], [3], {}, True, -4])
+def test_a_record_that_lacks_what_is_needed_is_left_out(ours, key, value):
+    add(ours, "a")
+    bad = ours.packs / add(ours, "b")
+    rewritten(bad, lambda record: record.pop(key) if value is None else record.update({key: value}))
+    assert ours.done() == {"a"}
+    assert ours.load().runs["trial_id"].tolist() == ["a"]
+    assert str(bad / "pack.json") in ours.problems[0]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "3", '"x"', "null", '{"schema_version": 1', '{"schema_version": 1}'])
+def test_a_record_that_is_no_record_is_left_out(ours, text):
+    add(ours, "a")
+    bad = ours.packs / add(ours, "b")
+    (bad / "pack.json").write_text(text)
+    assert ours.done() == {"a"}
+    assert ours.load().runs["trial_id"].tolist() == ["a"]
+    assert str(bad / "pack.json") in ours.problems[0]
+
+
+def test_a_table_with_holes_is_left_out(ours):
+    add(ours, "a")
+    runs, curve = typed(*frames("b"))
+    at = runs.column_names.index("status")
+    place(ours, ["b"], [runs.set_column(at, "status", pa.array([None], runs.schema.field(at).type)), curve])
+    assert ours.load().runs["trial_id"].tolist() == ["a"]
+    assert "has a row without 'status'" in ours.problems[0]
+
+
+# ---- the working directory
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ours = Store("results")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    add(ours, "a")
+    ours.publish()
+    assert load_results(tmp_path / "results").runs["trial_id"].tolist() == ["a"]
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
+# ---- several machines
+
+
+def on(cpu, **record):
+    return {**RECORD, "environment": {"cpu": cpu, "packages": {"torch": "2", "pandas": "3"}}, **record}
+
+
+def test_packs_of_two_machines_lie_side_by_side(ours):
+    names = [ours.add(*frames("a", "b", phi=phi), on(cpu)) for cpu, phi in (("Left", 1.0), ("Right", 1.0 + 1e-13))]
+    ours.add(*frames("c"), on("Left"))
+    assert len({*names}) == 2
+    loaded = ours.load()
+    assert loaded.problems == []
+    assert loaded.runs["trial_id"].tolist() == ["a", "c", "b"]  # by seed
+    first = 1.0 if names[0] < names[1] else 1.0 + 1e-13
+    assert loaded.runs.set_index("trial_id")["phi"].to_dict() == {"a": first, "b": first, "c": 1.0}
+    ((runs, curve),) = loaded.copies
+    assert sorted(runs["trial_id"]) == ["a", "b"]
+    assert set(runs["phi"]) == {1.0, 1.0 + 1e-13} - {first}
+    assert sorted(curve["trial_id"]) == ["a"] * 3 + ["b"] * 3
+    assert loaded.confirmations().to_dict() == {"a": 2, "b": 2, "c": 1}
+    assert sorted(loaded.machines()["a"]) == ["Left, torch 2", "Right, torch 2"]
+    assert loaded.machines()["c"] == ("Left, torch 2",)
+
+
+def test_a_machine_that_runs_a_trial_twice_confirms_it_once(ours):
+    ours.add(*frames("a", "b"), on("Left"))
+    ours.add(*frames("b", "c"), on("Left", created="2026-01-01"))
+    assert ours.load().confirmations().to_dict() == {"a": 1, "b": 1, "c": 1}
+    assert len(ours.load().copies) == 1
+
+
+def test_packs_that_contradict_each_other_are_a_problem(ours):
+    ours.add(*frames("a", phi=1.0), on("Left"))
+    ours.add(*frames("a", phi=99_999.0), on("Right"))
+    for loaded in (ours.load(), load_results(ours.folder)):
+        (problem,) = loaded.problems
+        assert "disagree on trial 'a' (f2ba on quadratic, seed 0)" in problem
+        assert "99999.0" in problem
+        assert "(Left, torch 2, pack " in problem
+        assert "(Right, torch 2, pack " in problem
+        assert problem.endswith("the first is shown")
+
+
+@pytest.mark.parametrize("folder", ["suite", "figure1", "figure2", "figure3"])
+def test_the_published_results_are_read_whole(folder):
+    loaded = load_results(OFFICIAL / folder)
+    assert loaded.problems == loaded.copies == []
+    assert len(loaded.runs) == sum(len(record["trial_ids"]) for record in loaded.records) > 0
+    assert set(loaded.curve["trial_id"]) == set(loaded.runs["trial_id"])
+    assert (loaded.confirmations() == 1).all()
+    assert all(name != "" for names in loaded.machines().values() for name in names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,11 +17,23 @@ MARK = ".bilevelbench-site"
 COMMAND = "make leaderboard"
 
 
-def build(folders: Sequence[Path], out: Path, tuned: Sequence[Path] = (), command: str = COMMAND) -> Path:
-    """Read the folders, write the site, return its first page. The same results give the same bytes."""
+def build(
+    folders: Sequence[Path],
+    out: Path,
+    tuned: Sequence[Path] = (),
+    command: str = COMMAND,
+    warn: Callable[[str], None] = lambda _: None,
+) -> Path:
+    """Read the folders, write the site, return its first page. The same results give the same bytes.
+
+    What could not be used is said to `warn`, and on the page.
+    """
     if not folders:
         raise InvalidInput("name at least one folder of results")
-    return write_site(load(folders, tuned), out, command)
+    material = load(folders, tuned)
+    for note in material.notes:
+        warn(note)
+    return write_site(material, out, command)
 
 
 def write_site(material: Material, out: Path, command: str = COMMAND) -> Path:

@@ -16,8 +16,9 @@ from typing import Any
 
 import pandas as pd
 
+from bilevelbench.compare import Witness, witnesses
 from bilevelbench.errors import StoreError
-from bilevelbench.merge import Source, refuse_clash
+from bilevelbench.merge import refuse_disagreement
 from bilevelbench.report.experiments import Outcome, find_outcomes
 from bilevelbench.report.rates import RateTable, in_order, read_rates
 from bilevelbench.report.tables import printable, titled
@@ -71,6 +72,7 @@ def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
                 rates.append(read_rates(path / "rates.json"))
             elif not (path / "facts.json").is_file() or _holds_results(path):
                 stored = load_results(path)
+                refuse_disagreement(witnesses(path, stored))
                 outcomes, unusable = find_outcomes(path, stored)
                 experiments += outcomes
                 notes += [*stored.problems, *unusable]
@@ -84,11 +86,10 @@ def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
 
 
 def combine(found: Sequence[tuple[Path, Results]]) -> Results:
-    """One pair of tables; a trial in two folders counts once, and with different numbers it is refused."""
-    sources = [Source(path, [], _checked(path, results)) for path, results in found]
-    for i, source in enumerate(sources):
-        for earlier in sources[:i]:
-            refuse_clash(earlier, source)
+    """One pair of tables; a trial in two folders counts once, and with numbers that differ by more than rounding it is
+    refused. The records of both stay."""
+    sources = [Witness(path, _checked(path, results)) for path, results in found]
+    refuse_disagreement(sources)
     filled = [source.results for source in sources if not source.results.runs.empty]
     problems = [sentence for source in sources for sentence in source.results.problems]
     if not filled:
@@ -159,9 +160,9 @@ def settings(results: Results, facts: Mapping[str, Any]) -> dict[str, str]:
     return out
 
 
-def provenance(results: Results) -> dict[str, dict[str, Any]]:
-    """Date, commits and environment of each trial, by id; trials of published tables have none."""
-    out: dict[str, dict[str, Any]] = {}
+def provenance(results: Results) -> dict[str, list[dict[str, Any]]]:
+    """Date, commits and environment of each trial, by id, once for each that ran it; published tables tell none."""
+    out: dict[str, list[dict[str, Any]]] = {}
     for record in results.records:
         environment = record.get("environment") or {}
         packages = environment.get("packages") or {}
@@ -175,8 +176,10 @@ def provenance(results: Results) -> dict[str, dict[str, Any]]:
             "version": packages.get("bilevelbench") or "",
             "from": record.get("merged_from") or "",
         }
+        told = {key: printable(value) for key, value in fact.items()}
         for trial_id in record.get("trial_ids", []):
-            out.setdefault(trial_id, {key: printable(value) for key, value in fact.items()})
+            known = out.setdefault(trial_id, [])
+            known += [told] if told not in known else []
     return out
 
 

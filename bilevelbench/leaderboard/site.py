@@ -157,6 +157,7 @@ class Site:
             "counting.html": self._render("counting.html", "", shared, meanings=STATUSES,
                                           weights=[f"{w:g}" for w in boards.WEIGHTS]),
             "data.html": self._render("data.html", "", shared, environments=self._environments(),
+                                      confirmed=sum(int((r.confirmations() > 1).sum()) for r in self.results.values()),
                                       downloads=self._download_list()),
         }  # fmt: skip
         for title in self.titles:
@@ -169,7 +170,8 @@ class Site:
         return self.jinja.get_template(template).render(root=root, page=template, **shared, **values)
 
     def _lead(self) -> dict[str, Any]:
-        dates = sorted({o["date"] for o in self.origin.values() if o["date"]})
+        origins = [o for ones in self.origin.values() for o in ones]
+        dates = sorted({o["date"] for o in origins if o["date"]})
         return {
             "trials": len(self.runs),
             "methods": len(self.methods),
@@ -178,8 +180,8 @@ class Site:
             "dates": f"{dates[0]} to {dates[-1]}"
             if len(dates) > 1
             else (dates or ["on a day that was not recorded"])[0],
-            "machines": sorted({f"{o['cpu']}, {o['cores']} cores" for o in self.origin.values() if o["cpu"]})[:3],
-            "commits": sorted({c for o in self.origin.values() for c in o["commit"].split(", ") if c})[:3],
+            "machines": sorted({f"{o['cpu']}, {o['cores']} cores" for o in origins if o["cpu"]})[:3],
+            "commits": sorted({c for o in origins for c in o["commit"].split(", ") if c})[:3],
         }
 
     def _board(self, one: Board) -> dict[str, Any]:
@@ -190,7 +192,7 @@ class Site:
         for record in one.rows.to_dict("records"):
             row: dict[str, Any] = {str(key): value for key, value in record.items()}
             trial_ids = one.runs.loc[one.runs["method"] == row["method"], "trial_id"]
-            dates = sorted({self.origin[t]["date"] for t in trial_ids if t in self.origin and self.origin[t]["date"]})
+            dates = sorted({o["date"] for t in trial_ids for o in self.origin.get(t, []) if o["date"]})
             spark = sparks.get(row["method"])
             rows.append(
                 {
@@ -319,8 +321,8 @@ class Site:
         unknown = dict.fromkeys(keys, "")
         counts: Counter[tuple[str, ...]] = Counter()
         for trial_id, name in zip(runs["trial_id"], runs["method"], strict=True):
-            origin = self.origin.get(trial_id, unknown)
-            counts[(name, *(origin[key] for key in keys))] += 1
+            for origin in self.origin.get(trial_id, [unknown]):
+                counts[(name, *(origin[key] for key in keys))] += 1
         return [
             {"method": key[0], **dict(zip(keys, key[1:], strict=True)), "trials": n}
             for key, n in sorted(counts.items())

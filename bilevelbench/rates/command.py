@@ -34,13 +34,15 @@ def measure_table(
     out: Path | None,
 ) -> None:
     """With `as_json` the rows alone go to standard output, and progress to standard error."""
-    plugins = registry()
     name = f"rates_table{table}" + ("_kappa" if over == "kappa" else "")
+    folder = (
+        out or Path("results") / name
+    ).absolute()  # before any plugin is loaded, which may change the working directory
+    plugins = registry()
     if name not in plugins.suites:
         known = sorted(s.removeprefix("rates_") for s in plugins.suites if s.startswith("rates_"))
         raise InvalidInput(f"there are no rates for table {table} over {over}; there is {', '.join(known)}")
     suite = RateSuite.load(plugins.suite(name))
-    folder = out or Path("results") / name
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 
     with lasting_workers(jobs) as workers:

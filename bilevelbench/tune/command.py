@@ -39,6 +39,7 @@ def searched_by(suite: Suite, **options: Any) -> Suite:
 
 def tune_suite(suite: Suite, out: Path, plugins: Registry, jobs: int | None = None, as_json: bool = False) -> None:
     """With `as_json` the record alone goes to standard output, and progress to standard error."""
+    out = out.absolute()
     store, console = Store(out), Console(stderr=True, width=160) if as_json else terminal()
 
     with lasting_workers(jobs) as workers:
