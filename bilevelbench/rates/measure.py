@@ -51,6 +51,8 @@ class Measurement:
     tilde: bool
     extra: str
     footnote: str
+    set_by: str
+    q: float
     target: float
     predicted: float | None
     measured: float | None
@@ -199,7 +201,7 @@ def measure(
     exponent = claim.kappa_exp if over_kappa else claim.eps_exp
     if exponent is None:
         raise InvalidInput(f"{row.method} claims no exponent of kappa")
-    target = row.target if row.target is not None else exponent * (1.0 if over_kappa else (1 + 1 / q) / 2)
+    target = predict.asymptotic(exponent, row.set_by, q)
     if row.over is not None:
         _divide(table, points, row.log_free, row.over)
     counted = row.log_free if row.over is None else f"{row.log_free} / {row.over}"
@@ -220,6 +222,8 @@ def measure(
         tilde=claim.tilde,
         extra=claim.extra,
         footnote=claim.footnote,
+        set_by=row.set_by,
+        q=q,
         target=target,
         predicted=predicted,
         measured=calls.slope if calls else None,

@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from bilevelbench.errors import StoreError
+from bilevelbench.rates.predict import SetBy, asymptotic
+from bilevelbench.rates.statistics import compared
 from bilevelbench.report import figures
 from bilevelbench.report.tables import number, pipe_table, printable
 
@@ -51,13 +53,36 @@ def read_rates(path: Path) -> RateTable:
     again = "measure again: bilevelbench rates"
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-        title, rows = printable(said["title"]), [_OPTIONAL | dict(row) for row in said["rows"]]
+        title, rows = printable(said["title"]), [dict(row) for row in said["rows"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} is no file of measured rates ({error!r}); {again}") from None
     missing = [name for row in rows for name in _REQUIRED if name not in row]
     if missing:
         raise StoreError(f"{path} has a row without {missing[0]!r}; {again}")
-    return RateTable(title, rows, path)
+    return RateTable(title, [_OPTIONAL | (row if "set_by" in row else _with_rule(row)) for row in rows], path)
+
+
+def _with_rule(row: Row) -> Row:
+    """A row from before files said what its preset is set by: with that, the slope expected by it, and the verdict on that.
+
+    Those files expected `claimed (1 + 1/q)/2` of every row, which holds only for presets set by the number of steps: those
+    of a horizon, and BA's, which is counted in lower-level gradients. All of them were measured on a tail of exponent 1.05.
+    """
+    q = 1.05
+    by_steps = row.get("rule") == "horizon" or row.get("log_free_of") == "grad_g_y"
+    set_by: SetBy = "kappa" if row.get("over") == "kappa" else "steps" if by_steps else "eps"
+    target, verdict = asymptotic(row["claimed"], set_by, q), row["verdict"]
+    counted = row.get("log_free_of", "steps")
+    if (
+        set_by == "eps"
+        and row["low"] is not None
+        and verdict in ("matches", "faster than claimed", "slower than claimed")
+    ):
+        end = "_steps" if counted == "steps" else ""
+        # of calls over a parameter of the preset, one number for each eps: their interval is that of the calls, moved
+        moved = row["log_free"] - row["measured"] if counted.startswith("cost /") else 0.0
+        verdict = compared(row[f"low{end}"] + moved, row[f"high{end}"] + moved, row["claimed"], target)
+    return {**row, "set_by": set_by, "q": q, "target": target, "verdict": verdict}
 
 
 def in_order(tables: Iterable[RateTable]) -> list[RateTable]:
