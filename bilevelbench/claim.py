@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-
 #: Who says a number: the paper of the table, in a table, a theorem or its text; nobody, but its proofs give it; or only the
 #: paper in `reference`, which is another one.
 Source = Literal["paper", "derived", "other paper"]

@@ -13,7 +13,6 @@ import numpy as np
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
-
 #: What a row's step sizes, batches and loop lengths are set by.
 SetBy = Literal["eps", "steps", "kappa"]
 
