@@ -6,11 +6,11 @@ mu the strong convexity of g(x, .), delta = |g_y(x, y)|/mu and r = |H v - f_y| t
 
     (L_f + rho_g |v|) delta + L_g ((L_f + rho_g |v|) delta + r)/mu
 
-which is a column (certificate "bound"; like a closed form it is true up to rounding). Where one of L_f, L_g and rho_g is not known to hold, the error is estimated: delta
-still bounds the distance of y from y*, and how much the hypergradient changes on the way is seen from one further Newton
-step (`_estimate`). Where mu is not known the error is NaN, and no accuracy counts as reached. On demand also the smallest
-eigenvalue of the Hessian of phi (`curvature.py`), and the smallest eps for which x is certified second-order stationary:
-|grad phi| <= eps and smallest eigenvalue >= -sqrt(rho_phi eps).
+up to rounding, which is a column (certificate "bound"). Where one of L_f, L_g and rho_g is not known to hold, the error is
+estimated: delta still bounds the distance of y from y*, and how much the hypergradient changes on the way is seen from one
+further Newton step (`_estimate`). Where mu is not known the error is NaN, and no accuracy counts as reached. On demand also
+the smallest eigenvalue of the Hessian of phi (`curvature.py`), and the smallest eps for which x is certified second-order
+stationary: |grad phi| <= eps and smallest eigenvalue >= -sqrt(rho_phi eps).
 """
 
 from __future__ import annotations
@@ -183,13 +183,13 @@ class Evaluator:
         return in_y + L_g * (in_y + residual) / mu
 
     def _estimate(self, x: Tensor, found: _Solved, mu: Tensor | float) -> Tensor:
-        """The change of the hypergradient over one further Newton step of y and then of v, carried on to the whole distance.
+        """The change of the hypergradient over one further Newton step of y, and of v, carried on to the whole distance.
 
-        y is at most |g_y|/mu from y*, and v at most |f_y - H v|/mu from what belongs to the new y. The step itself may be
-        shorter: the change is multiplied by the larger of the two distances over steps, which is one to kappa. `_SAFETY`
-        leaves as much again for what a straight line misses, the hundredth of each step that the linear solves leave and the
-        curvature along it. It is wrong only where the hypergradient bends so much that Newton's method, whose steps
-        shrink like their squares here, would not be converging.
+        y is at most |g_y|/mu from y*, and v at most |f_y - H v|/mu from what belongs to the new y. The steps are shorter, by
+        up to kappa, so the change is multiplied by the larger of the two distances over steps. To first order that is safe:
+        the step of y is y - y* but for the hundredth that the linear solve leaves, and the change is the error itself. What
+        the first order misses shrinks like delta^2; `_SAFETY` leaves as much again for both. It is no bound: the
+        hypergradient may happen to change little along the step and much along the rest of the way.
         """
         g_y = self.instance.grad_g_y(x, found.y)
         step = self._inverse(x, found.y, g_y, _FORCING * norm(g_y))
