@@ -135,7 +135,7 @@ class Evaluator:
     def _solve(self, x: Tensor, y: Tensor) -> _Solved:
         y = self._solve_lower(x, y)
         f_x, f_y = self.instance.grad_f(x, y)
-        v = self._inverse(x, y, f_y, TOLERANCE[x.dtype] * norm(f_y))
+        v = self._solve_linear(x, y, f_y)
         return _Solved(y, f_y, v, f_x - self.instance.jvp_g_xy(x, y, v))
 
     def _solve_lower(self, x: Tensor, y: Tensor) -> Tensor:
@@ -161,6 +161,9 @@ class Evaluator:
             size = norm(g_y)
             going = moved & (size > TOLERANCE[x.dtype])
         return y
+
+    def _solve_linear(self, x: Tensor, y: Tensor, b: Tensor) -> Tensor:
+        return self._inverse(x, y, b, TOLERANCE[b.dtype] * norm(b))
 
     def _inverse(self, x: Tensor, y: Tensor, b: Tensor, tolerance: Tensor) -> Tensor:
         """H(x, y)^-1 b to this residual."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,21 +189,28 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """What belongs under the table: necessity, local slopes, what was not reached, footnotes."""
     out = []
     for row in rows:
+        grid, done = ("horizon", "finished") if row["rule"] == "horizon" else (row["over"], "reached")
         said = [f"local slopes {' '.join(f'{s:.2f}' for s in row['local_slopes'])}"] if row["local_slopes"] else []
         if row["log_free_of"] not in ("steps", "cost") and row["log_free"] is not None:
             counted = {"grad_g_y": "lower-level gradients"}.get(row["log_free_of"], row["log_free_of"])
             said.append(f"{counted} {row['log_free']:.2f}, which the verdict is about")
         if row["success"] is not None:
-            said.append(f"{row['success']:.0%} of the trials reached their accuracy")
+            said.append(f"{_share(row['success'])} of the trials reached their accuracy")
         said += [
             text for text in (row["necessity"], row["own_notion"] and f"in its own notion {row['own_notion']}") if text
         ]
         said += [
-            f"not fitted: {u['value']:.3g} reached by {u['reached']} of {u['seeds']} seeds" for u in row["unreached"]
+            f"not fitted: {grid} {u['value']:.3g}, {done} by {u['reached']} of {u['seeds']} seeds"
+            for u in row["unreached"]
         ]
         said += [text for text in (row["note"], row["footnote"]) if text]
         out.append(f"{name_of(row)}: {'; '.join(said)}")
     return out
+
+
+def _share(success: float) -> str:
+    """In percent, rounded down: `100%` are all, and `0%` none."""
+    return "less than 1%" if 0 < success < 0.01 else f"{math.floor(100 * success + 1e-9)}%"
 
 
 def markdown(title: str, rows: Sequence[Row]) -> str:
