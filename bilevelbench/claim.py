@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+#: Who says a number: the paper of the table, in a table, a theorem or its text; nobody, but its proofs give it; or only the
+#: paper in `reference`, which is another one.
+Source = Literal["paper", "derived", "other paper"]
+
 
 @dataclass(frozen=True)
 class Claim:
-    """`eps^-eps_exp kappa^kappa_exp` calls in one table and setting of the paper; `tilde` hides `log^log_power`."""
+    """`eps^-eps_exp kappa^kappa_exp` calls in one table and setting of the paper; `tilde` hides `log^log_power`.
+
+    `source` is that of `eps_exp`, `kappa_source` that of `kappa_exp` and `log_source` that of `log_power`.
+    """
 
     table: int
     setting: Literal["deterministic", "partial", "full"]
@@ -20,4 +27,6 @@ class Claim:
     extra: str = ""
     footnote: str = ""
     reference: str = ""
-    source: Literal["paper", "code", "derived", "memory"] = "paper"
+    source: Source = "paper"
+    kappa_source: Source = "paper"
+    log_source: Source = "paper"

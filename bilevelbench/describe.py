@@ -59,11 +59,20 @@ class Facts:
         if self.uses:
             lines += ["", f"Asks for: {', '.join(self.uses)}"]
         for claim in self.claims:
-            tilde = " up to logarithms" if claim["tilde"] else ""
-            lines += ["", f"Claims (table {claim['table']}, {claim['setting']}): eps^-{claim['eps_exp']:g}{tilde}"]
-            lines[-1] += f", {claim['reference']}" if claim["reference"] else ""
+            lines += ["", f"Claims (table {claim['table']}, {claim['setting']}): {_numbers(claim)}"]
+            lines[-1] += f"; {claim['reference']}" if claim["reference"] else ""
             lines += [f"  note: {claim['footnote']}"] if claim["footnote"] else []
         return "\n".join(lines)
+
+
+def _numbers(claim: dict[str, Any]) -> str:
+    """`eps^-2 (paper), kappa^4 (paper), log^1 (derived)`: each number with who says it."""
+    said = [f"eps^-{claim['eps_exp']:g} ({claim['source']})"]
+    if claim["kappa_exp"] is not None:
+        said.append(f"kappa^{claim['kappa_exp']:g} ({claim['kappa_source']})")
+    if claim["log_power"]:
+        said.append(f"log^{claim['log_power']} ({claim['log_source']})")
+    return ", ".join(said)
 
 
 def describe(registry: Registry, name: str) -> Facts:

@@ -2,13 +2,15 @@
 
 With a closed form it is exact up to rounding. Without one, y*(x) is found by a damped Newton method and v* by conjugate
 gradients, both to `TOLERANCE`, from the method's own y: a pure function of (x, y), the same in every pack. With
-delta = |g_y(x, y)|/mu and r = |H v - f_y| the hypergradient's error is then at most
+mu the strong convexity of g(x, .), delta = |g_y(x, y)|/mu and r = |H v - f_y| the hypergradient's error is then at most
 
     (L_f + rho_g |v|) delta + L_g ((L_f + rho_g |v|) delta + r)/mu
 
-which is a column; it is NaN where the problem does not declare mu, L_f, L_g and rho_g. On demand also the smallest
-eigenvalue of the Hessian of phi (`curvature.py`), and the smallest eps for which x is certified second-order stationary:
-|grad phi| <= eps and smallest eigenvalue >= -sqrt(rho_phi eps).
+up to rounding, which is a column (certificate "bound"). Where one of L_f, L_g and rho_g is not known to hold, the error is
+estimated: delta still bounds the distance of y from y*, and how much the hypergradient changes on the way is seen from one
+further Newton step (`_estimate`). Where mu is not known the error is NaN, and no accuracy counts as reached. On demand also
+the smallest eigenvalue of the Hessian of phi (`curvature.py`), and the smallest eps for which x is certified second-order
+stationary: |grad phi| <= eps and smallest eigenvalue >= -sqrt(rho_phi eps).
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bilevelbench.constants import Constants
 from bilevelbench.curvature import smallest_eigenvalue
 from bilevelbench.errors import MissingConstant
 from bilevelbench.lanes import norm
@@ -33,6 +34,8 @@ from bilevelbench.problem import Instance
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
 _NEWTON_STEPS = 100
 _HALVINGS = 40
+_FORCING = 1e-2  # residual of the linear solves of the further step, over the right-hand side
+_SAFETY = 2.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,16 @@ class Evaluation:
     error: Tensor
     g_y: Tensor
     further: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """y near y*(x), v near H^-1 f_y, and the hypergradient made of them."""
+
+    y: Tensor
+    f_y: Tensor
+    v: Tensor
+    grad: Tensor
 
 
 class _Unmetered:
@@ -58,7 +71,7 @@ class _Unmetered:
 
 
 class Evaluator:
-    """`certificate` says how its numbers come about: closed form, bound, or residual (no constants to bound it with).
+    """`certificate` says how sure its numbers are: closed form, bound, estimated, or not certified.
 
     Without `phi` a lower level that has no closed form is not solved: phi and its gradient are NaN, certificate "none".
     So is |g_y| of a finite sum: a pass over all its rows may take longer than the trial.
@@ -75,7 +88,7 @@ class Evaluator:
         if instance.reference is not None:
             self.certificate = "closed form"
         else:
-            self.certificate = _certificate(instance.constants) if phi else "none"
+            self.certificate = _certificate(instance) if phi else "none"
 
     @torch.no_grad()
     def __call__(self, x: Tensor, y: Tensor) -> Evaluation:
@@ -96,32 +109,34 @@ class Evaluator:
         if self.instance.reference is not None:  # also asked at every step, where a mean over steps is wanted
             return self.instance.reference.grad_phi(x)
         with self.instance.uncounted():
-            return self._phi(x, y)[1]
+            return self._solve(x, y).grad
 
     def _second_order(self, x: Tensor, y: Tensor, grad_phi: Tensor, error: Tensor) -> dict[str, Tensor]:
         """x is an eps-second-order stationary point for every eps from `second_order_eps` on, errors included."""
 
         def gradient(instance: Instance, x: Tensor, y: Tensor) -> Tensor:
-            return (self if instance is self.instance else Evaluator(instance))._phi(x, y)[1]
+            return (self if instance is self.instance else Evaluator(instance)).grad_phi(x, y)
 
         rho = float("nan") if self.rho_phi is None else self.rho_phi
         eigenvalue, off = smallest_eigenvalue(self.instance, gradient, x, y, error, rho)
         columns = {"min_eigenvalue": eigenvalue, "min_eigenvalue_error": off}
         if self.rho_phi is not None:
-            below = (torch.nan_to_num(off, nan=0.0) - eigenvalue).clamp(min=0)
-            first = norm(grad_phi) + torch.nan_to_num(error, nan=0.0)
-            columns["second_order_eps"] = torch.maximum(first, below.square() / self.rho_phi)
+            below = (off - eigenvalue).clamp(min=0)
+            columns["second_order_eps"] = torch.maximum(norm(grad_phi) + error, below.square() / self.rho_phi)
         return columns
 
     def _phi(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         reference = self.instance.reference
         if reference is not None:
             return reference.phi(x), reference.grad_phi(x), torch.zeros_like(x[..., :1])
+        found = self._solve(x, y)
+        return self.instance.value_f(x, found.y), found.grad, self._error(x, found)
+
+    def _solve(self, x: Tensor, y: Tensor) -> _Solved:
         y = self._solve_lower(x, y)
         f_x, f_y = self.instance.grad_f(x, y)
-        v, residual = self._solve_linear(x, y, f_y)
-        grad = f_x - self.instance.jvp_g_xy(x, y, v)
-        return self.instance.value_f(x, y), grad, self._error(x, y, v, residual)
+        v = self._solve_linear(x, y, f_y)
+        return _Solved(y, f_y, v, f_x - self.instance.jvp_g_xy(x, y, v))
 
     def _solve_lower(self, x: Tensor, y: Tensor) -> Tensor:
         """Newton's direction decreases |g_y| for any strongly convex g, so that norm is the merit function."""
@@ -147,9 +162,8 @@ class Evaluator:
             going = moved & (size > TOLERANCE[x.dtype])
         return y
 
-    def _solve_linear(self, x: Tensor, y: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        v = self._inverse(x, y, b, TOLERANCE[b.dtype] * norm(b))
-        return v, norm(self.instance.hvp_g_yy(x, y, v) - b)
+    def _solve_linear(self, x: Tensor, y: Tensor, b: Tensor) -> Tensor:
+        return self._inverse(x, y, b, TOLERANCE[b.dtype] * norm(b))
 
     def _inverse(self, x: Tensor, y: Tensor, b: Tensor, tolerance: Tensor) -> Tensor:
         """H(x, y)^-1 b to this residual."""
@@ -157,13 +171,38 @@ class Evaluator:
         H = functools.partial(self.instance.hvp_g_yy, x, y)
         return conjugate_gradient(_Unmetered(), H, b, torch.zeros_like(b), limit, tolerance, cold=True)
 
-    def _error(self, x: Tensor, y: Tensor, v: Tensor, residual: Tensor) -> Tensor:
-        if self.certificate == "residual":
-            return torch.full_like(residual, torch.nan)
-        c = self.instance.constants
-        delta = norm(self.instance.grad_g_y(x, y)) / c.mu
-        in_y = (c.L_f + c.rho_g * norm(v)) * delta
-        return in_y + c.L_g * (in_y + residual) / c.mu
+    def _error(self, x: Tensor, found: _Solved) -> Tensor:
+        if self.certificate == "not certified":
+            return torch.full_like(x[..., :1], torch.nan)
+        mu_at = self.instance.mu_at
+        mu = self.instance.constants.of_lanes("mu", x.dtype) if mu_at is None else mu_at(x)
+        return (self._bound if self.certificate == "bound" else self._estimate)(x, found, mu)
+
+    def _bound(self, x: Tensor, found: _Solved, mu: Tensor | float) -> Tensor:
+        L_f, L_g, rho_g = (self.instance.constants.of_lanes(name, x.dtype) for name in ("L_f", "L_g", "rho_g"))
+        delta = norm(self.instance.grad_g_y(x, found.y)) / mu
+        residual = norm(self.instance.hvp_g_yy(x, found.y, found.v) - found.f_y)
+        in_y = (L_f + rho_g * norm(found.v)) * delta
+        return in_y + L_g * (in_y + residual) / mu
+
+    def _estimate(self, x: Tensor, found: _Solved, mu: Tensor | float) -> Tensor:
+        """The change of the hypergradient over one further Newton step of y, and of v, carried on to the whole distance.
+
+        y is at most |g_y|/mu from y*, and v at most |f_y - H v|/mu from what belongs to the new y. The steps are shorter, by
+        up to kappa, so the change is multiplied by the larger of the two distances over steps. To first order that is safe:
+        the step of y is y - y* but for the hundredth that the linear solve leaves, and the change is the error itself. What
+        the first order misses shrinks like delta^2; `_SAFETY` leaves as much again for both. It is no bound: the
+        hypergradient may happen to change little along the step and much along the rest of the way.
+        """
+        g_y = self.instance.grad_g_y(x, found.y)
+        step = self._inverse(x, found.y, g_y, _FORCING * norm(g_y))
+        y = found.y - step
+        f_x, f_y = self.instance.grad_f(x, y)
+        lacking = f_y - self.instance.hvp_g_yy(x, y, found.v)
+        more = self._inverse(x, y, lacking, _FORCING * norm(lacking))
+        change = norm(f_x - self.instance.jvp_g_xy(x, y, found.v + more) - found.grad)
+        steps = torch.maximum(_steps(norm(g_y) / mu, norm(step)), _steps(norm(lacking) / mu, norm(more)))
+        return _SAFETY * change * steps
 
 
 def _unknown(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -171,6 +210,14 @@ def _unknown(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return one, torch.full_like(x, torch.nan), one
 
 
-def _certificate(constants: Constants) -> str:
-    known = [constants.given.get(name) for name in ("mu", "L_f", "L_g", "rho_g")]
-    return "bound" if all(c is not None and c.kind != "estimated" for c in known) else "residual"
+def _steps(distance: Tensor, step: Tensor) -> Tensor:
+    """How many steps make the distance; one where there is nothing to go."""
+    return torch.where(distance == 0, 1.0, distance / step)
+
+
+def _certificate(instance: Instance) -> str:
+    given = instance.constants.given
+    holds = {name for name, constant in given.items() if constant.kind != "estimated"}
+    if instance.mu_at is None and "mu" not in holds:
+        return "not certified"
+    return "bound" if holds >= {"L_f", "L_g", "rho_g"} else "estimated"

@@ -45,6 +45,8 @@ class Instance:
     (dense data); with "loop" the oracle calls point by point. An instance whose data carry the lane axis gives `take`.
     One that is a mean over `agents` says what each of them holds; only a distributed method asks them. Beyond `x_limit` in
     some coordinate x has run away to where phi is flat and a small gradient says nothing: the trial counts as diverged.
+    `mu_at(x)`, `(*P, L, dx) -> (*P, L, 1)`, is the strong convexity of g(x, .) at this x, where it depends on x: with it,
+    or with a constant mu, the evaluator can say how far off a hypergradient is that it had to solve for.
     Its functions count their own passes: a second book, which has to agree with the oracle's meter.
     """
 
@@ -62,6 +64,7 @@ class Instance:
         take: Callable[[Tensor], Instance] | None = None,
         agents: Agents | None = None,
         x_limit: float = math.inf,
+        mu_at: Callable[[Tensor], Tensor] | None = None,
         **derivatives: Callable[..., Any],
     ) -> None:
         for name in derivatives:
@@ -73,7 +76,7 @@ class Instance:
         self.constants = Constants({**{name: exact(level) for name, level in levels(noise).items()}, **given})
         self.noise, self.reference, self.points = noise, reference, points
         self.metrics = dict(metrics or {})
-        self.agents, self.x_limit = agents, x_limit
+        self.agents, self.x_limit, self.mu_at = agents, x_limit, mu_at
         self.analytic = frozenset(derivatives)
         self.passes = [0] * len(QUERIES)
         self._take = take

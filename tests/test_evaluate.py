@@ -13,7 +13,7 @@ from scipy.optimize import root
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from bilevelbench import Instance, bound, curvature, dot, estimated, norm
+from bilevelbench import Constants, Instance, bound, curvature, dot, estimated, norm
 from bilevelbench.evaluate import Evaluation, Evaluator
 from bilevelbench.registry import make, registry
 from bilevelbench.trial import parse_spec
@@ -204,20 +204,130 @@ def test_certificate_is_a_bound_where_the_constants_are_known():
     assert Evaluator(bent(constants=KNOWN)).certificate == "bound"
 
 
+def weakest(x: Tensor) -> Tensor:
+    return torch.ones_like(x[..., :1])
+
+
 @pytest.mark.parametrize("name", KNOWN)
-def test_certificate_is_a_residual_without_one_of_the_constants(name):
+def test_certificate_without_one_of_the_constants(name):
+    expected = "not certified" if name == "mu" else "estimated"
     known = {k: v for k, v in KNOWN.items() if k != name}
-    assert Evaluator(bent(constants=known)).certificate == "residual"
+    for constants in (known, {**KNOWN, name: estimated(1)}):  # an estimated constant is none
+        assert Evaluator(bent(constants=constants)).certificate == expected
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_estimated_constants_certify_nothing(name):
-    assert Evaluator(bent(constants={**KNOWN, name: estimated(1)})).certificate == "residual"
+def test_strong_convexity_at_x_serves_in_place_of_the_constant():
+    known = {k: v for k, v in KNOWN.items() if k != "mu"}
+    assert Evaluator(bent(constants=known, mu_at=weakest)).certificate == "bound"
+    assert Evaluator(bent(mu_at=weakest)).certificate == "estimated"
+    assert Evaluator(bent(constants={"mu": estimated(1)}, mu_at=weakest)).certificate == "estimated"
 
 
-def test_error_is_nan_without_constants():
-    instance = bent()
-    assert Evaluator(instance)(*points(instance)).error.isnan().all()
+def test_strong_convexity_at_x_goes_before_the_constant():
+    """Twice as convex at this x: the errors are smaller, by a factor between two and four."""
+    instance = bent(constants=KNOWN)
+    x, y = points(instance)
+    twice = bent(constants=KNOWN, mu_at=lambda x: 2 * weakest(x))
+    ratio = Evaluator(instance)(x, y).error / Evaluator(twice)(x, y).error
+    assert ((ratio > 2) & (ratio < 4)).all()
+
+
+def test_not_certified_is_nan_and_reaches_no_accuracy():
+    """mu unknown: no error, and no certified second-order accuracy either."""
+    instance = bent(constants={"rho_phi": bound(10)})
+    seen = Evaluator(instance, second_order=True)(*points(instance))
+    assert seen.error.isnan().all()
+    assert seen.further["second_order_eps"].isnan().all()
+    assert seen.further["min_eigenvalue"].isfinite().all()
+    known = bent(constants={"rho_phi": bound(10), "mu": bound(1)})
+    assert Evaluator(known, second_order=True)(*points(known)).further["second_order_eps"].isfinite().all()
+
+
+ESTIMATED = [*CLOSED_FORMS, "ridge_abalone", "saddle", "saddle_chain", "chain", "quadratic_agents"]
+
+
+def estimating(problem: str) -> tuple[Instance, Instance]:
+    """The problem, and the same without closed forms and without L_g."""
+    exact, solved = build(problem), stripped(problem)
+    solved.constants = Constants({k: c for k, c in solved.constants.given.items() if k != "L_g"})
+    assert Evaluator(solved).certificate == "estimated"
+    return exact, solved
+
+
+@pytest.mark.parametrize("tolerance", [10.0, 1e-1, 1e-3, 1e-6])
+@pytest.mark.parametrize("problem", ESTIMATED)
+def test_estimated_error_is_above_the_error_of_a_loose_solve(problem, tolerance, monkeypatch):
+    """The solve ends at once or early, at a y that is far from y*: errors from 1e2 to 1e-8, far above rounding."""
+    monkeypatch.setattr("bilevelbench.evaluate.TOLERANCE", {torch.float64: tolerance})
+    (exact, solved), largest = estimating(problem), 0.0
+    for seed in range(5):
+        x, y = points(exact, seed=seed)
+        y = exact.reference.y_star(x) + 0.3 * tolerance * y
+        seen = Evaluator(solved)
+        difference = norm(seen.grad_phi(x, y) - exact.reference.grad_phi(x))
+        stated = seen(x, y).error
+        assert (difference <= stated + 1e-13 * (1 + norm(exact.reference.grad_phi(x)))).all()
+        largest = max(largest, float(difference.max()))
+    assert largest > 1e-9
+
+
+@pytest.mark.parametrize("problem", [p for p in ESTIMATED if p != "ridge_abalone"])  # there both are rounding, 1e-11
+def test_estimated_error_of_the_usual_solve(problem):
+    exact, solved = estimating(problem)
+    for seed in range(5):
+        x, y = points(exact, seed=seed)
+        truth = exact.reference.grad_phi(x)
+        stated = Evaluator(solved)(x, y).error
+        assert (norm(Evaluator(solved).grad_phi(x, y) - truth) <= stated + 1e-14 * (1 + norm(truth))).all()
+        assert (stated < 1e-8).all()
+
+
+def test_estimated_error_is_the_larger_the_less_convex_the_problem_claims_to_be(monkeypatch):
+    """The distance to y* is bounded by |g_y|/mu: a tenth of the mu, ten times the error."""
+    monkeypatch.setattr("bilevelbench.evaluate.TOLERANCE", {torch.float64: 1e-3})
+    x, y = points(bent())
+    errors = [Evaluator(bent(mu_at=lambda x, mu=mu: mu * weakest(x)))(x, y).error for mu in (1.0, 0.1)]
+    torch.testing.assert_close(errors[1], 10 * errors[0])
+
+
+def test_estimated_error_at_the_solution_itself_is_zero_and_finite():
+    _, solved = estimating("power_tail")
+    x, _ = points(solved)
+    assert (Evaluator(solved)(x, build("power_tail").reference.y_star(x)).error < 1e-14).all()
+
+
+SOLVED = {
+    "logcosh": "bound",
+    "logreg_breast_cancer": "estimated",
+    "logreg_breast_cancer_agents": "estimated",
+    "label_cleaning_digits": "estimated",
+    "source_cleaning_linear": "estimated",
+    "newsgroups_synthetic[documents=400,p=150,classes=4,pretrain=20]": "estimated",
+}
+
+
+@pytest.mark.parametrize("problem", SOLVED)
+def test_stated_error_of_every_problem_that_is_solved_for(problem, monkeypatch):
+    """Against the usual solve, five to eight digits tighter."""
+    instance = build(problem)
+    assert Evaluator(instance).certificate == SOLVED[problem]
+    rng = torch.Generator().manual_seed(1)
+    x = instance.x0 + 0.5 * torch.randn(1, instance.dx, generator=rng)
+    y = instance.y0 + 0.1 * torch.randn(1, instance.dy, generator=rng)
+    tight = Evaluator(instance).grad_phi(x, y)
+    for tolerance in (1e-3, 1e-6):
+        monkeypatch.setattr("bilevelbench.evaluate.TOLERANCE", {torch.float64: tolerance})
+        loose = Evaluator(instance)
+        difference = norm(loose.grad_phi(x, y) - tight)
+        assert 1e-13 < difference <= loose(x, y).error
+
+
+def test_every_strongly_convex_problem_is_certified():
+    """All built-in ones but the one whose lower level trains a network."""
+    slow = {"logreg_digits", "newsgroups", "newsgroups_synthetic", "gpt2_cleaning"}
+    for name, entry in registry().problems.items():
+        if name not in slow:
+            assert Evaluator(make(entry, {}).build()).certificate != "not certified", name
 
 
 def test_without_phi_the_lower_level_is_not_solved_and_the_rest_is_seen(monkeypatch):

@@ -41,8 +41,8 @@ _METHOD_FACTS: dict[str, Any] = {
 }  # fmt: skip
 _PROBLEM_FACTS: dict[str, Any] = {"text": "", "parameters": [], "constants": [], "setting": ""}
 _CLAIM: dict[str, Any] = {
-    "table": "", "setting": "", "oracle": "", "eps_exp": None, "tilde": False, "kappa_exp": None, "extra": "",
-    "reference": "", "footnote": "",
+    "table": "", "setting": "", "oracle": "", "eps_exp": None, "tilde": False, "log_power": 0, "kappa_exp": None,
+    "extra": "", "reference": "", "footnote": "", "source": "", "kappa_source": "", "log_source": "",
 }  # fmt: skip
 
 

@@ -52,6 +52,8 @@ class Measurement:
     tilde: bool
     extra: str
     footnote: str
+    set_by: str
+    q: float
     target: float
     predicted: float | None
     measured: float | None
@@ -200,7 +202,7 @@ def measure(
     exponent = claim.kappa_exp if over_kappa else claim.eps_exp
     if exponent is None:
         raise InvalidInput(f"{row.method} claims no exponent of kappa")
-    target = row.target if row.target is not None else exponent * (1.0 if over_kappa else (1 + 1 / q) / 2)
+    target = predict.asymptotic(exponent, row.set_by, q)
     if row.over is not None:
         _divide(table, points, row.log_free, row.over)
     counted = row.log_free if row.over is None else f"{row.log_free} / {row.over}"
@@ -221,6 +223,8 @@ def measure(
         tilde=claim.tilde,
         extra=claim.extra,
         footnote=claim.footnote,
+        set_by=row.set_by,
+        q=q,
         target=target,
         predicted=predicted,
         measured=calls.slope if calls else None,
@@ -239,7 +243,7 @@ def measure(
         seeds=row.seeds,
         success=_success(table) if row.rule == "second_order" else None,
         verdict=said,
-        unreached=[_unreached(v, table[v], row.seeds) for v in row.grid() if v not in whole],
+        unreached=[_unreached(v, table[v], row.seeds, horizons) for v in row.grid() if v not in whole],
         necessity=_necessity(row, weakened, results, horizons),
         own_notion=_own(row, own or points, results),
         note=row.note,
@@ -281,9 +285,13 @@ def _success(table: dict[float, pd.DataFrame]) -> float:
 
 def _all_reached(frame: pd.DataFrame, horizons: bool) -> bool:
     """Reached and unreached lanes are never mixed: a value with one unreached seed leaves the fit."""
-    if horizons:
-        return bool((frame["status"] == "budget").all() and np.isfinite(frame["accuracy"]).all())
-    return bool((frame["status"] == "target").all())
+    return bool(_reached(frame, horizons).all())
+
+
+def _reached(frame: pd.DataFrame, horizons: bool) -> pd.Series[bool]:
+    """The trials that met their accuracy, or came to the end of their horizon with one that is a number."""
+    met: pd.Series[bool] = frame["status"] == ("budget" if horizons else "target")
+    return met & frame["accuracy"].map(math.isfinite) if horizons else met
 
 
 def _fit(
@@ -314,8 +322,8 @@ def _point(frame: pd.DataFrame, value: float, horizons: bool) -> dict[str, float
     }
 
 
-def _unreached(value: float, frame: pd.DataFrame, seeds: int) -> dict[str, Any]:
-    good = int((frame["status"] == "target").sum())
+def _unreached(value: float, frame: pd.DataFrame, seeds: int, horizons: bool) -> dict[str, Any]:
+    good = int(_reached(frame, horizons).sum())
     statuses = {str(k): int(v) for k, v in frame["status"].value_counts().items()}
     return {"value": value, "reached": good, "seeds": seeds, "statuses": statuses}
 
@@ -339,14 +347,15 @@ def _necessity(row: Row, points: Sequence[Point], results: Results, horizons: bo
         values = [v for v in table if _all_reached(table[v], True)]
         found = _fit(table, values, "cost", True)
         if found is None:
-            return f"{row.weakened.text}: fails (no curve)"
+            return f"{row.weakened.text}: no slope, {len(values)} of {len(table)} horizons were finished by all seeds"
         end = found.local[-1]
         return f"{row.weakened.text}: slope {found.slope:.2f}, at the end {end:.2f}"
     reached = {v: int((frame["status"] == "target").sum()) for v, frame in table.items()}
     told = ", ".join(f"{v:.3g} by {n} of {row.seeds}" for v, n in reached.items())
+    within = f"{row.weakened.text}: eps {told} seeds within {row.weakened.patience:g} times the most steps of the row"
     if min(reached.values()) == row.seeds:
-        return f"{row.weakened.text}: still reaches eps {told}; this part of the preset is not needed here"
-    return f"{row.weakened.text}: reaches eps {told} seeds within {row.weakened.patience:g} times the steps; needed"
+        return f"{within}; this part of the preset is not needed here"
+    return f"{within}; without this part of the preset it takes longer or never gets there"
 
 
 def _own(row: Row, points: Sequence[Point], results: Results) -> str:
@@ -357,5 +366,6 @@ def _own(row: Row, points: Sequence[Point], results: Results) -> str:
     values = [v for v in row.grid() if len(table[v]) == row.seeds and _all_reached(table[v], horizons)]
     found = _fit(table, values, "cost", horizons)
     if found is None:
-        return f"{row.own_notion}: reached at {len(values)} eps, too few for a slope"
+        what = "horizons finished" if horizons else "eps reached"
+        return f"{row.own_notion}: {len(values)} {what} by all seeds, too few for a slope"
     return f"{row.own_notion}: {found.slope:.2f} [{found.low:.2f}, {found.high:.2f}] in calls"

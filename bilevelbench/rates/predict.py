@@ -7,10 +7,27 @@ On `p'(u) = -(1 + u^2)^(-q/2)` descent with step eta moves by eta p', so the ste
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from scipy.integrate import quad
 from scipy.optimize import brentq
+
+#: What a row's step sizes, batches and loop lengths are set by.
+SetBy = Literal["eps", "steps", "kappa"]
+
+
+def asymptotic(claimed: float, set_by: SetBy, q: float) -> float:
+    """The exponent that an exact run of a claim `claimed` tends to on a tail of exponent q.
+
+    A fixed step needs eps^-(1 + 1/q) steps there, in place of the eps^-2 that the theorems allow for. What a preset `set_by`
+    eps pays beyond (short steps, batches) is a power of eps whatever the instance, so 1 - 1/q is lost once. What one set by
+    the number of steps pays is a power of that number, and every power of it shrinks by (1 + 1/q)/2. A preset set by kappa
+    is run at one eps.
+    """
+    if set_by == "kappa":
+        return claimed
+    return claimed - 1 + 1 / q if set_by == "eps" else claimed * (1 + 1 / q) / 2
 
 
 def steps_to(eps: float, eta: float, q: float, rule: str, u0: float = 0.0) -> float:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.rates.measure import Measurement, measure, plan_own_notion, plan_row, plan_weakened
-from bilevelbench.rates.suite import RateSuite
-from bilevelbench.registry import Registry
+from bilevelbench.rates.suite import RateSuite, Row
+from bilevelbench.registry import Registry, make
 from bilevelbench.results import Results
 from bilevelbench.trial import Trial
 
@@ -40,11 +40,19 @@ def run_rates(
     results = run([p.trial for _, points, own in planned for p in (*points, *own)])
     weakened = [plan_weakened(row, suite, plugins, points, results) for row, points, _ in planned]
     results = run([p.trial for points in weakened for p in points])
-    q = float(suite.problem_params.get("q", 1.05))
     return [
-        measure(row, points, weak, own, results, plugins, q)
+        measure(row, points, weak, own, results, plugins, _tail(suite, row, plugins))
         for (row, points, own), weak in zip(planned, weakened, strict=True)
     ]
+
+
+def _tail(suite: RateSuite, row: Row, plugins: Registry) -> float:
+    """The exponent q of the row's instance."""
+    made = make(plugins.problem(suite.problem), {**suite.problem_params, **row.problem})
+    q = getattr(made, "q", None)
+    if q is None:
+        raise InvalidInput(f"problem {suite.problem!r} has no tail exponent q, so a claim predicts no slope on it")
+    return float(q)
 
 
 def write(found: Sequence[Measurement], title: str, path: Path) -> None:

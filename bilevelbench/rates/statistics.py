@@ -63,8 +63,12 @@ def verdict(fit: Fit | None, claimed: float, target: float, points: int, horizon
     tolerance = TOLERANCE_STEEP if claimed >= STEEP else TOLERANCE
     if abs(fit.second_half - fit.slope) > tolerance:
         return "not straight"
-    if fit.high + tolerance < target:
+    return compared(fit.low, fit.high, claimed, target)
+
+
+def compared(low: float, high: float, claimed: float, target: float) -> str:
+    """An interval of slopes, widened by the tolerance, against the slope that the claim predicts on the instance."""
+    tolerance = TOLERANCE_STEEP if claimed >= STEEP else TOLERANCE
+    if high + tolerance < target:
         return "faster than claimed"
-    if fit.low - tolerance <= target:
-        return "matches"
-    return "slower than claimed"
+    return "matches" if low - tolerance <= target else "slower than claimed"

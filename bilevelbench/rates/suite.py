@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from bilevelbench.rates.predict import SetBy
 from bilevelbench.suite import read_suite
 from bilevelbench.trial import Budget
 
@@ -39,7 +40,8 @@ class Row(_Table):
     two, for methods whose steps are set by the number of steps; the accuracy of T is the mean of |grad phi| over t < T.
     `kappas`: smallest and largest condition number L/mu, at the fixed accuracy `at_eps` and with the theory preset.
     `log_free` says which count the verdict is about, where the claim hides logarithms; with `over`, a parameter of the
-    preset, it is divided by that.
+    preset, it is divided by that. `set_by` says what the preset depends on, and with that how the claim's exponent shows on
+    the tail (`predict.asymptotic`).
     """
 
     method: str
@@ -47,6 +49,7 @@ class Row(_Table):
     setting: Literal["deterministic", "partial", "full"] = "deterministic"
     label: str = ""
     rule: Literal["hit", "mean", "horizon", "second_order"] = "mean"
+    set_by: SetBy = "eps"
     eps: tuple[PositiveFloat, PositiveFloat] | None = None
     ratio: float = Field(default=math.sqrt(2), gt=1)
     kappas: tuple[PositiveFloat, PositiveFloat] | None = None
@@ -58,7 +61,6 @@ class Row(_Table):
     scale: PositiveFloat = 1.0
     log_free: Literal["steps", "cost", "grad_g_y"] = "steps"
     over: str | None = None
-    target: PositiveFloat | None = None
     cap: Budget = Budget(steps=2_000_000)
     weakened: Weakened | None = None
     own_notion: str | None = None
@@ -73,6 +75,10 @@ class Row(_Table):
             )
         if (self.rule == "horizon") != (self.horizons is not None):
             raise ValueError("`horizons` go with rule 'horizon', and only with that")
+        if self.horizons is not None and self.set_by != "steps":
+            raise ValueError(f"set_by = {self.set_by!r}: a preset for a horizon is set by its number of steps, 'steps'")
+        if (self.kappas is not None) != (self.set_by == "kappa"):
+            raise ValueError(f"set_by = {self.set_by!r}: 'kappa' goes with `kappas`, and only with that")
         if self.eps is not None and self.eps[0] <= self.eps[1]:
             raise ValueError(f"eps = {list(self.eps)}: the largest comes first")
         return self

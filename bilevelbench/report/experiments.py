@@ -85,21 +85,35 @@ class Falls(Frozen):
 
     def _factor(self, trials: _Trials, column: str, methods: Sequence[str]) -> tuple[bool, str]:
         start, end = trials.ends(column, methods)
-        factor = (start / end).fillna(0.0)
-        fell = int((factor >= self.factor).sum())
-        least = "∞" if math.isinf(factor.min()) else number(factor.min())
-        told = f"from {number(start.median())} to {number(end.median())} in the median, by a factor of {least} at least"
-        name = trials.labels.get(column, column)
-        return fell == len(start), f"{name} falls {number(self.factor)}-fold in {fell} of {len(start)} trials ({told})"
+        factor = start / end
+        fell, ended = int((factor >= self.factor).sum()), factor.dropna()
+        told = f"from {number(start[ended.index].median())} to {number(end[ended.index].median())} in the median, "
+        told += f"by a factor of {_rounded_down(ended.min())} at least"
+        how = f"falls {self.factor:,g}-fold"
+        return fell == len(start), _counted(trials, column, how, fell, len(start), len(ended), told)
 
     def _drop(self, trials: _Trials, column: str, methods: Sequence[str]) -> tuple[bool, str]:
         start, end = trials.ends(column, methods)
         drop = start - end
-        fell = int((drop > 0).sum())
-        told = f"from {number(start.median(), 4)} by {number(drop.median())} in the median"
-        return fell == len(
-            start
-        ), f"{trials.labels.get(column, column)} falls in {fell} of {len(start)} trials ({told})"
+        fell, ended = int((drop > 0).sum()), drop.dropna()
+        way = "by" if ended.median() >= 0 else "up by"
+        told = f"from {number(start[ended.index].median(), 4)} {way} {number(abs(ended.median()))} in the median"
+        return fell == len(start), _counted(trials, column, "falls", fell, len(start), len(ended), told)
+
+
+def _counted(trials: _Trials, column: str, how: str, fell: int, count: int, ended: int, told: str) -> str:
+    """`phi falls in 2 of 3 trials (..., of 2 that have an end)`: what is told is about those that have one."""
+    of = "" if ended == count else f", of {ended} that have an end"
+    told = f"{told}{of}" if ended else "none has an end"
+    return f"{trials.labels.get(column, column)} {how} in {fell} of {count} trials ({told})"
+
+
+def _rounded_down(factor: float) -> str:
+    """To two digits, for a sentence that says `at least`."""
+    if not math.isfinite(factor) or factor == 0:
+        return "∞" if factor == math.inf else number(factor)
+    unit = 10.0 ** (math.floor(math.log10(abs(factor))) - 1)
+    return number(math.floor(factor / unit * (1 + 1e-12)) * unit)
 
 
 class _Compared(Frozen):
@@ -160,13 +174,17 @@ class Separation(_Compared):
     def judge(self, trials: _Trials) -> tuple[bool, str]:
         left, right = self.medians(trials, (self.low, self.high))
         if lost := [m for m, v in right.items() if math.isinf(v)]:
-            raise _Untold(f"{trials.diverged(lost[0])}, which is neither above nor below {self.above:g}")
+            reason = trials.diverged(lost[0]) or f"too few trials of {lost[0]} have a value"
+            raise _Untold(f"{reason}, which is neither above nor below {self.above:g}")
         holds = all(v < self.below for v in left.values()) and all(v > self.above for v in right.values())
         cost = self.cost(trials, (self.low, self.high))
-        inside = sum(int((trials.end(self.column, m, cost) < self.below).sum()) for m in self.low)
-        count = sum(len(trials.of(m)) for m in self.low)
-        wanted = f"({inside} of {count} trials below {self.below:g}) against {self.told(trials, right)} (above {self.above:g})"
-        return holds, f"{self.what(trials)}: {self.told(trials, left)} {wanted}"
+        ends = [pd.concat([trials.end(self.column, m, cost) for m in side]) for side in (self.low, self.high)]
+        below = f"({int((ends[0] < self.below).sum())} of {len(ends[0])} trials below {self.below:g})"
+        above = f"({int((ends[1] > self.above).sum())} of {len(ends[1])} trials above {self.above:g})"
+        return (
+            holds,
+            f"{self.what(trials)}: {self.told(trials, left)} {below} against {self.told(trials, right)} {above}",
+        )
 
 
 Check = Annotated[Falls | Ranking | Separation, Field(discriminator="rule")]

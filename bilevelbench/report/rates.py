@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from bilevelbench.errors import StoreError
+from bilevelbench.rates.predict import SetBy, asymptotic
+from bilevelbench.rates.statistics import compared
 from bilevelbench.report import figures
 from bilevelbench.report.tables import number, pipe_table, printable
 
@@ -51,13 +54,36 @@ def read_rates(path: Path) -> RateTable:
     again = "measure again: bilevelbench rates"
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-        title, rows = printable(said["title"]), [_OPTIONAL | dict(row) for row in said["rows"]]
+        title, rows = printable(said["title"]), [dict(row) for row in said["rows"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} is no file of measured rates ({error!r}); {again}") from None
     missing = [name for row in rows for name in _REQUIRED if name not in row]
     if missing:
         raise StoreError(f"{path} has a row without {missing[0]!r}; {again}")
-    return RateTable(title, rows, path)
+    return RateTable(title, [_OPTIONAL | (row if "set_by" in row else _with_rule(row)) for row in rows], path)
+
+
+def _with_rule(row: Row) -> Row:
+    """A row from before files said what its preset is set by: with that, the slope expected by it, and the verdict on that.
+
+    Those files expected `claimed (1 + 1/q)/2` of every row, which holds only for presets set by the number of steps: those
+    of a horizon, and BA's, which is counted in lower-level gradients. All of them were measured on a tail of exponent 1.05.
+    """
+    q = 1.05
+    by_steps = row.get("rule") == "horizon" or row.get("log_free_of") == "grad_g_y"
+    set_by: SetBy = "kappa" if row.get("over") == "kappa" else "steps" if by_steps else "eps"
+    target, verdict = asymptotic(row["claimed"], set_by, q), row["verdict"]
+    counted = row.get("log_free_of", "steps")
+    if (
+        set_by == "eps"
+        and row["low"] is not None
+        and verdict in ("matches", "faster than claimed", "slower than claimed")
+    ):
+        end = "_steps" if counted == "steps" else ""
+        # of calls over a parameter of the preset, one number for each eps: their interval is that of the calls, moved
+        moved = row["log_free"] - row["measured"] if counted.startswith("cost /") else 0.0
+        verdict = compared(row[f"low{end}"] + moved, row[f"high{end}"] + moved, row["claimed"], target)
+    return {**row, "set_by": set_by, "q": q, "target": target, "verdict": verdict}
 
 
 def in_order(tables: Iterable[RateTable]) -> list[RateTable]:
@@ -163,21 +189,28 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """What belongs under the table: necessity, local slopes, what was not reached, footnotes."""
     out = []
     for row in rows:
+        grid, done = ("horizon", "finished") if row["rule"] == "horizon" else (row["over"], "reached")
         said = [f"local slopes {' '.join(f'{s:.2f}' for s in row['local_slopes'])}"] if row["local_slopes"] else []
         if row["log_free_of"] not in ("steps", "cost") and row["log_free"] is not None:
             counted = {"grad_g_y": "lower-level gradients"}.get(row["log_free_of"], row["log_free_of"])
             said.append(f"{counted} {row['log_free']:.2f}, which the verdict is about")
         if row["success"] is not None:
-            said.append(f"{row['success']:.0%} of the trials reached their accuracy")
+            said.append(f"{_share(row['success'])} of the trials reached their accuracy")
         said += [
             text for text in (row["necessity"], row["own_notion"] and f"in its own notion {row['own_notion']}") if text
         ]
         said += [
-            f"not fitted: {u['value']:.3g} reached by {u['reached']} of {u['seeds']} seeds" for u in row["unreached"]
+            f"not fitted: {grid} {u['value']:.3g}, {done} by {u['reached']} of {u['seeds']} seeds"
+            for u in row["unreached"]
         ]
         said += [text for text in (row["note"], row["footnote"]) if text]
         out.append(f"{name_of(row)}: {'; '.join(said)}")
     return out
+
+
+def _share(success: float) -> str:
+    """In percent, rounded down: `100%` are all, and `0%` none."""
+    return "less than 1%" if 0 < success < 0.01 else f"{math.floor(100 * success + 1e-9)}%"
 
 
 def markdown(title: str, rows: Sequence[Row]) -> str:

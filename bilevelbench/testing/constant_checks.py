@@ -57,23 +57,44 @@ def check_constants(problem: Problem) -> None:
 
 
 def check_strong_convexity(problem: Problem) -> None:
-    """The Hessian of g in y has no eigenvalue below mu, at points near and far."""
-    holds = _holds(problem, "mu")
-    if not holds:
-        raise Skip("mu is not declared to hold everywhere")
-    instance, mu = instance_of(problem), holds["mu"]
-    if not mu > 0:
-        raise Failure("mu > 0", f"{mu:g}", "the lower level has to be strongly convex in y")
+    """The Hessian of g in y has no eigenvalue below mu, nor below mu_at(x), at points near and far."""
+    holds, instance = _holds(problem, "mu"), instance_of(problem)
+    if not holds and instance.mu_at is None:
+        raise Skip("mu is not declared to hold everywhere, and there is no mu_at")
+    if holds and not holds["mu"] > 0:
+        raise Failure("mu > 0", f"{holds['mu']:g}", "the lower level has to be strongly convex in y")
     for x, y in _far_and_near(problem):
         low, high = _spectrum(instance, x, y)
-        if low < mu - 1e-6 * mu - 1e-12 * high:
+        if holds:
+            _nothing_below("mu", torch.full_like(low, holds["mu"]), low, high, "lower mu, or mark it `estimated(...)`")
+        if instance.mu_at is not None:
+            _nothing_below("mu_at(x)", _mu_at(instance, x), low, high, "let mu_at return less, or leave it out")
+
+
+def _nothing_below(name: str, mu: Tensor, low: Tensor, high: Tensor, mend: str) -> None:
+    gap = mu - 1e-6 * mu - 1e-12 * high - low
+    if bool((gap > 0).any()):
+        lane = int(gap.argmax())
+        raise Failure(f"no eigenvalue of g_yy below {name} = {float(mu[lane]):.6g}", f"{float(low[lane]):.6g}", mend)
+
+
+def _mu_at(instance: Instance, x: Tensor) -> Tensor:
+    """(L, 1), checked: positive, and the same with an axis of points."""
+    assert instance.mu_at is not None
+    with torch.no_grad(), one_thread():
+        mu, twice = instance.mu_at(x), instance.mu_at(torch.stack([x, x]))
+    for got, shape in ((mu, (*x.shape[:-1], 1)), (twice, (2, *x.shape[:-1], 1))):
+        if tuple(got.shape) != shape:
             raise Failure(
-                f"no eigenvalue of g_yy below mu = {mu:.6g}", f"{low:.6g}", "lower mu, or mark it `estimated(...)`"
+                f"mu_at(x) of shape {shape}", f"{tuple(got.shape)}", "reduce the last axis, with keepdim=True"
             )
+    if not bool((mu > 0).all()):
+        raise Failure("mu_at(x) > 0", f"{float(mu.min()):g}", "where g(x, .) is not strongly convex, leave mu_at out")
+    return mu
 
 
-def _spectrum(instance: Instance, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """The ends of the lower Hessian's spectrum over the lanes, or, of a large one, values inside that are close to them."""
+def _spectrum(instance: Instance, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends of the lower Hessian's spectrum, (L, 1), or, of a large one, values inside that are close to them."""
     dy = instance.dy
 
     def H(v: Tensor) -> Tensor:
@@ -85,7 +106,7 @@ def _spectrum(instance: Instance, x: Tensor, y: Tensor) -> tuple[float, float]:
         eigenvalues = torch.linalg.eigvalsh((matrix + matrix.mT) / 2)
     else:
         eigenvalues = torch.linalg.eigvalsh(_lanczos(H, normal(len(x), dy, seed=7), 30))
-    return float(eigenvalues.min()), float(eigenvalues.max())
+    return eigenvalues[..., :1], eigenvalues[..., -1:]
 
 
 def _lanczos(H: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:

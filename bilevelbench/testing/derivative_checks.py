@@ -150,6 +150,6 @@ def _implicit(instance: Instance, x: Tensor) -> Tensor:
     assert instance.reference is not None
     y = instance.reference.y_star(x)
     f_x, f_y = instance._raw["grad_f"](x, y)
-    v, _ = Evaluator(instance)._solve_linear(x, y, f_y)
+    v = Evaluator(instance)._solve_linear(x, y, f_y)
     out: Tensor = f_x - instance._raw["jvp_g_xy"](x, y, v)
     return out

@@ -103,6 +103,7 @@ class _LogReg(Problem):
                 "test_accuracy": lambda x, y: test.accuracy(shape(y)),
             },
             agents=agents,
+            mu_at=lambda x: reg * x.amin(-1, keepdim=True).exp(),
         )
 
     def _link(self) -> _Softmax | _Binary:

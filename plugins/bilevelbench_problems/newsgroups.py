@@ -135,6 +135,7 @@ class _Newsgroups(Problem):
             y0=y0.to(dtype) if self.pretrain else torch.zeros(1, p * classes),
             constants=constants,
             points="loop",
+            mu_at=lambda x: reg * x.amin(-1, keepdim=True).exp(),
             metrics={
                 "val_loss": lambda x, y: val.value(shape(y)),
                 "test_loss": lambda x, y: test.value(shape(y)),

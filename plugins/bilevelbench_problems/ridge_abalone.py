@@ -103,6 +103,7 @@ def _instance(train64: _Loss, val64: _Loss) -> Instance:
     dtype = torch.get_default_dtype()
     train, val = train64.to(dtype), val64.to(dtype)
     x0, y0 = torch.zeros(1, 1, dtype=dtype), torch.zeros(1, 8, dtype=dtype)
+    weakest = float(torch.linalg.eigvalsh(train64.G)[0])
     return Instance(
         f=lambda x, y: spread(val.value(y), x),
         g=lambda x, y: train.value(y) + 0.5 * x.exp() * dot(y, y),
@@ -118,6 +119,7 @@ def _instance(train64: _Loss, val64: _Loss) -> Instance:
         reference=_closed_forms(train64, val64, dtype),
         points="stack",
         x_limit=_FLAT,
+        mu_at=lambda x: weakest + x.exp(),
         metrics={"val_rmse": lambda x, y: val.rmse(y), "train_rmse": lambda x, y: train.rmse(y)},
     )
 

@@ -9,6 +9,7 @@ import math
 import re
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -358,6 +359,24 @@ def test_9_16_orders_of_theta_and_B_are_not_the_printed_ones():
         powers[name] = [math.log(b / a, much) for a, b in zip(preset(*base), preset(*moved), strict=True)]
     assert powers["kappa"] == pytest.approx([-1 / 4, -5 / 2], abs=1e-9)
     assert powers["ell"] == pytest.approx([-1 / 4, -1 / 2], abs=1e-9)
+
+
+# ---- 9.25 one logarithm of F3BSA is missing
+
+
+def test_9_25_samples_of_a_step_of_f3bsa_grow_like_the_square_of_the_logarithm():
+    """kappa N M samples with M = kappa N: over log(1/eps)^2 they are constant, over the printed first power they grow."""
+    constants = {"ell": 1.0, "kappa": 4.0, "sigma_f": 1.0, "sigma_g": 0.0}
+    oracle = SimpleNamespace(constant=lambda name: torch.tensor([[constants[name]]], dtype=torch.float64))
+    eps = np.array([1e-5, 1e-10, 1e-20, 1e-40])
+    samples = []
+    for e in eps:
+        method = registry().algorithm("f3bsa").value(lam=1 / e, accuracy=e)
+        M, N, _ = method._counts(torch.ones(1, 1, dtype=torch.float64), oracle)
+        samples.append(constants["kappa"] * float(N * M))
+    power = np.polyfit(np.log(np.log(1 / eps)), np.log(samples), 1)[0]
+    assert power == pytest.approx(2, abs=0.02)
+    assert {c.log_power for c in registry().algorithm("f3bsa").value.claims} == {2}
 
 
 # ---- the page

@@ -207,7 +207,7 @@ def test_the_hypergradient_is_the_slope_of_phi(problem: Problem) -> None:
     """Central differences of φ, with y* by scipy, in three directions."""
     instance, (train, val, _) = problem.build(), in_numpy(problem)
     evaluator = Evaluator(instance)
-    assert evaluator.certificate == "residual"
+    assert evaluator.certificate == "estimated"
     x = 0.5 * normal(1, instance.dx) - 1
 
     def phi(at: torch.Tensor) -> float:

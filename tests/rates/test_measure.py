@@ -64,7 +64,15 @@ def test_single_time_scale_costs_a_power_more():
 
 
 def test_horizon_row_uses_every_lane():
-    row = Row(method="bome", rule="horizon", horizons=(5, 10), seeds=4, log_free="cost", own_notion="kkt_residual")
+    row = Row(
+        method="bome",
+        rule="horizon",
+        set_by="steps",
+        horizons=(5, 10),
+        seeds=4,
+        log_free="cost",
+        own_notion="kkt_residual",
+    )
     (found,) = run_rates(suite(row), registry(), run)
     assert len(found.points) == 6
     assert found.eps_min < found.eps_max
@@ -80,7 +88,7 @@ def test_accuracy_that_one_seed_misses_leaves_the_fit_and_is_listed():
 
 
 def test_kappa_row_varies_mu_with_the_theory_preset():
-    row = Row(method="aid", rule="hit", kappas=(1.0, 2.83), seeds=2, log_free="cost")
+    row = Row(method="aid", rule="hit", kappas=(1.0, 2.83), set_by="kappa", seeds=2, log_free="cost")
     points = plan_row(row, suite(row), registry())
     assert sorted({2.0 / p.trial.problem.params["mu"] for p in points}) == pytest.approx([1, 2**0.5, 2, 8**0.5])
     (found,) = run_rates(suite(row), registry(), run)
@@ -112,6 +120,12 @@ def test_report_holds_the_numbers():
         ({"eps": (0.1, 0.2)}, "the largest comes first"),
         ({}, "one of `eps"),
         ({"eps": (0.2, 0.1), "rule": "horizon"}, "go with rule 'horizon'"),
+        (
+            {"horizons": (5, 9), "rule": "horizon"},
+            "set_by = 'eps': a preset for a horizon is set by its number of steps",
+        ),
+        ({"kappas": (1, 4)}, "set_by = 'eps': 'kappa' goes with `kappas`"),
+        ({"eps": (0.2, 0.1), "set_by": "kappa"}, "set_by = 'kappa': 'kappa' goes with `kappas`, and only"),
     ],
 )
 def test_row_that_makes_no_sense_is_refused(fields, said):

@@ -108,6 +108,33 @@ def test_a_norm_that_reaches_zero_has_fallen():
     assert "by a factor of ∞ at least" in verdict(FALLS, [("a", {"grad_phi": [1, 0], "phi": [2, 1]})]).reason
 
 
+def ended(*pairs):
+    return [("a", {"grad_phi": list(pair), "phi": list(pair)}) for pair in pairs]
+
+
+@pytest.mark.parametrize(
+    ("trials", "said"),
+    [
+        # a factor is rounded down, or the sentence would state more than there is
+        (ended((299.7, 1)), "falls 100-fold in 1 of 1 trials (from 300 to 1 in the median, by a factor of 290 at least)"),
+        (ended((99.96, 1)), "falls 100-fold in 0 of 1 trials (from 100 to 1 in the median, by a factor of 99 at least)"),
+        (ended((1, 2)), "falls 100-fold in 0 of 1 trials (from 1 to 2 in the median, by a factor of 0.50 at least)"),
+        (ended((1, 2)), "phi falls in 0 of 1 trials (from 1 up by 1 in the median)"),
+        (ended((5, 5)), "phi falls in 0 of 1 trials (from 5 by 0 in the median)"),
+        # medians are over the same trials, and say over how many
+        (
+            ended((10, 0.1), (1000, np.nan), (2000, np.nan)),
+            "falls 100-fold in 1 of 3 trials (from 10 to 0.10 in the median, by a factor of 100 at least, of 1 that have",
+        ),
+        (ended((10, 0.1), (1000, np.nan)), "phi falls in 1 of 2 trials (from 10 by 9.9 in the median, of 1 that have an end)"),
+        (ended((3, np.nan)), "phi falls in 0 of 1 trials (none has an end)"),
+        (ended((3, np.nan)), "falls 100-fold in 0 of 1 trials (none has an end)"),
+    ],
+)  # fmt: skip
+def test_sentence_of_what_falls_is_true_also_where_it_does_not(trials, said):
+    assert said in verdict(FALLS, trials).reason
+
+
 # ---- ranking
 
 
@@ -172,6 +199,27 @@ def test_separation_counts_the_trials_that_the_median_hides():
     found = verdict(APART, trials)
     assert found.word == "reproduced"
     assert "a 0.02000 (2 of 3 trials below 0.05) against b 0.4000" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("ends", "said", "word"),
+    [
+        ((0.4, 0.5, 0.1), "b 0.4000 (2 of 3 trials above 0.3)", "reproduced"),
+        ((0.01812,), "b 0.01812 (0 of 1 trials above 0.3)", "not reproduced"),
+        ((0.3,), "b 0.3000 (0 of 1 trials above 0.3)", "not reproduced"),
+        ((0.2, 0.2, 0.9), "b 0.2000 (1 of 3 trials above 0.3)", "not reproduced"),
+    ],
+)
+def test_separation_says_above_only_of_what_is_above(ends, said, word):
+    found = verdict(APART, [("a", {"w": [0.5, 0.01]}), *(("b", {"w": [0.5, end]}) for end in ends)])
+    assert found.word == word
+    assert found.reason.endswith(said)
+
+
+def test_a_rival_without_values_is_not_said_to_have_diverged():
+    found = verdict(APART, [("a", {"w": [0.5, 0.01]}), *[("b", {"w": [0.5, np.nan]})] * 2])
+    assert found.word == "cannot be told"
+    assert found.reason == "too few trials of b have a value, which is neither above nor below 0.3"
 
 
 def test_a_rival_that_diverged_is_not_above():
@@ -468,7 +516,7 @@ def test_a_collection_runs_and_records_every_figure(run, collection, tmp_path):
     said = run(collection, tmp_path / "out")
     assert "2 trials; 2 to run" in said  # both figures are of the same trials
     for name in ("one", "two"):
-        assert f"Figure {name} it falls: Reproduced: grad_phi falls 1.0-fold in 1 of 1 trials" in said
+        assert f"Figure {name} it falls: Reproduced: grad_phi falls 1.01-fold in 1 of 1 trials" in said
     assert "F2BA beats SOBA: Cannot be told: no trial of 'soba' was asked for; there is F2BA, aid" in said
     report = read_report(tmp_path / "out")
     assert [[v.word for v in one.verdicts] for one in report.experiments] == [["reproduced", "cannot be told"]] * 2

@@ -62,6 +62,7 @@ PROBLEMS = {
         "hvp_g_yy to be the derivative of g by autograd; saw a relative difference of 2 (it has",
     ),
     "wrong_mu": ("strong_convexity", "no eigenvalue of g_yy below mu = 0.9; saw 0.5; lower mu"),
+    "wrong_mu_at": ("strong_convexity", "no eigenvalue of g_yy below mu_at(x) = "),
     "wrong_lipschitz": (
         "lipschitz_gradients",
         "L_f = 0.25 to bound the change of its gradient; saw a change of 1 a unit",

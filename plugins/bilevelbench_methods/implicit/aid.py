@@ -38,7 +38,7 @@ class AID(Algorithm):
     claims = (
         Claim(
             table=1, setting="deterministic", oracle="HVP", eps_exp=2, kappa_exp=4,
-            reference="Ji, Yang, Liang 2021",
+            reference="Ji, Yang, Liang 2021",  # kappa: the text after Theorem 1
         ),
     )  # fmt: skip
 

@@ -47,7 +47,8 @@ class PAID(Algorithm):
     reports = "own"
     claims = (
         Claim(
-            table=3, setting="deterministic", oracle="HVP", eps_exp=2, tilde=True, log_power=1,
+            table=3, setting="deterministic", oracle="HVP", eps_exp=2, tilde=True, log_power=5,
+            log_source="derived",  # iota^4 steps of log lower-level steps
             reference="Huang, Chen, Ji, Ma, Lai 2022",
         ),
     )  # fmt: skip

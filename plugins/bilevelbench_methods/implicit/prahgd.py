@@ -37,6 +37,7 @@ class PRAHGD(Restarted):
     claims = (
         Claim(
             table=3, setting="deterministic", oracle="HVP", eps_exp=1.75, tilde=True, log_power=7, kappa_exp=3.25,
+            kappa_source="other paper", log_source="derived",  # chi^6 steps of log lower-level steps
             reference="Yang, Luo, Li, Jordan 2023",
         ),
     )  # fmt: skip

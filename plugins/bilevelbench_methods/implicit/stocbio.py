@@ -41,12 +41,12 @@ class StocBiO(Algorithm):
     claims = (
         Claim(
             table=2, setting="partial", oracle="HVP", eps_exp=4, tilde=True, log_power=1, footnote=SECOND_DERIVATIVES,
-            reference="Ji, Yang, Liang 2021",
+            log_source="other paper", reference="Ji, Yang, Liang 2021",
         ),
         Claim(
             table=2, setting="full", oracle="HVP", eps_exp=4, tilde=True, log_power=1,
             footnote=f"{SECOND_DERIVATIVES}; printed without the tilde",
-            reference="Ji, Yang, Liang 2021",
+            log_source="other paper", reference="Ji, Yang, Liang 2021",
         ),
     )  # fmt: skip
 

@@ -37,6 +37,7 @@ class AccF2BA(Restarted):
     claims = (
         Claim(
             table=3, setting="deterministic", oracle="gradient", eps_exp=1.75, tilde=True, log_power=7, kappa_exp=3.75,
+            log_source="derived",  # chi^6 steps of log lower-level steps
             reference="Chen, Ma, Zhang 2025",
         ),
     )  # fmt: skip

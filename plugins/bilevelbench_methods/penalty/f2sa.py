@@ -49,11 +49,11 @@ class F2SA(Algorithm):
         ),
         Claim(
             table=2, setting="partial", oracle="gradient", eps_exp=5, tilde=True, log_power=1,
-            reference="Kwon, Kwon, Wright, Nowak 2023",
+            log_source="other paper", reference="Kwon, Kwon, Wright, Nowak 2023",
         ),
         Claim(
             table=2, setting="full", oracle="gradient", eps_exp=7, tilde=True, log_power=1,
-            reference="Kwon, Kwon, Wright, Nowak 2023",
+            log_source="other paper", reference="Kwon, Kwon, Wright, Nowak 2023",
         ),
     )  # fmt: skip
 

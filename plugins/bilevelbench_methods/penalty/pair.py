@@ -14,6 +14,12 @@ from bilevelbench import Constants, InvalidInput, Oracle, Sample, keep
 
 USES = frozenset({"grad_f_x", "grad_f_y", "grad_g_x", "grad_g_y"})
 
+#: The paper's note (a) to Table 1.
+WEAKER_NOTION = (
+    "the guarantee is for eps-stationarity of f + lam (g - g*) jointly in (x, y) with lam ~ 1/eps, which implies "
+    "|grad phi| = O(kappa eps)"
+)
+
 Batch = int | Tensor | None
 
 

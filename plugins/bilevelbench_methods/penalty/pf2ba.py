@@ -49,7 +49,8 @@ class PF2BA(Algorithm):
     reports = "own"
     claims = (
         Claim(
-            table=3, setting="deterministic", oracle="gradient", eps_exp=2, tilde=True, log_power=1, kappa_exp=4,
+            table=3, setting="deterministic", oracle="gradient", eps_exp=2, tilde=True, log_power=5, kappa_exp=4,
+            log_source="derived",  # iota^4 steps of log lower-level steps
             extra="ell", reference="Chen, Ma, Zhang 2025",
         ),
     )  # fmt: skip

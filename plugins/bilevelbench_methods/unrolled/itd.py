@@ -36,7 +36,7 @@ class ITD(Algorithm):
     claims = (
         Claim(
             table=1, setting="deterministic", oracle="HVP", eps_exp=2, tilde=True, log_power=1, kappa_exp=4,
-            reference="Ji, Yang, Liang 2021",
+            log_source="other paper", reference="Ji, Yang, Liang 2021",  # kappa: the text after Theorem 1
         ),
     )  # fmt: skip
 

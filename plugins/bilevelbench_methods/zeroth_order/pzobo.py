@@ -39,7 +39,7 @@ class PZOBO(Algorithm):
     claims = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=4, tilde=True, log_power=1, extra="dx^2",
-            reference="Sow, Ji, Liang 2022",
+            log_source="other paper", reference="Sow, Ji, Liang 2022",
         ),
     )  # fmt: skip
 

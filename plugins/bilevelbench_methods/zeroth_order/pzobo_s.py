@@ -41,7 +41,7 @@ class PZOBOS(Algorithm):
     claims = tuple(
         Claim(
             table=2, setting=setting, oracle="gradient", eps_exp=8, tilde=True, log_power=1, extra="dx^2",
-            reference="Sow, Ji, Liang 2022",
+            log_source="other paper", reference="Sow, Ji, Liang 2022",
         )
         for setting in ("partial", "full")
     )  # fmt: skip
