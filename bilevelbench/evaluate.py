@@ -14,7 +14,6 @@ eigenvalue of the Hessian of phi (`curvature.py`), and the smallest eps for whic
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -82,9 +81,8 @@ class Evaluator:
         with self.instance.uncounted():
             g_y = norm(self.instance.grad_g_y(x, y)) if self.sums else torch.full_like(x[..., :1], torch.nan)
             phi, grad_phi, error = self._phi(x, y) if self.solves else _unknown(x)
-            if not math.isinf(self.instance.x_limit):  # a small gradient out there says nothing
-                away = x.abs().amax(-1, keepdim=True) > self.instance.x_limit
-                phi, grad_phi = phi.masked_fill(away, torch.nan), grad_phi.masked_fill(away, torch.nan)
+            away = self.instance.away(x)  # a small gradient out there says nothing
+            phi, grad_phi = phi.masked_fill(away, torch.nan), grad_phi.masked_fill(away, torch.nan)
             further = {name: metric(x, y) for name, metric in self.instance.metrics.items()}
             if self.second_order:
                 further |= self._second_order(x, y, grad_phi, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ QUERIES = (
     "grad_f", "grad_f_x", "grad_f_y", "grad_g", "grad_g_x", "grad_g_y", "hvp_g_yy", "jvp_g_xy", "value_f", "value_g",
 )  # fmt: skip
 ROW = {query: row for row, query in enumerate(QUERIES)}  # a query's place in the books of passes, calls and samples
+FAR = 1e6  # sizes of the start: farther away x has run away, whatever the problem
 _ANALYTIC = frozenset(QUERIES) - {"value_f", "value_g"}
 
 
@@ -45,6 +45,7 @@ class Instance:
     (dense data); with "loop" the oracle calls point by point. An instance whose data carry the lane axis gives `take`.
     One that is a mean over `agents` says what each of them holds; only a distributed method asks them. Beyond `x_limit` in
     some coordinate x has run away to where phi is flat and a small gradient says nothing: the trial counts as diverged.
+    A problem that does not say where that is has it at `FAR` (1 + |x0|), with the largest coordinate of its start.
     Its functions count their own passes: a second book, which has to agree with the oracle's meter.
     """
 
@@ -61,7 +62,7 @@ class Instance:
         metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
         take: Callable[[Tensor], Instance] | None = None,
         agents: Agents | None = None,
-        x_limit: float = math.inf,
+        x_limit: float | None = None,
         **derivatives: Callable[..., Any],
     ) -> None:
         for name in derivatives:
@@ -73,7 +74,9 @@ class Instance:
         self.constants = Constants({**{name: exact(level) for name, level in levels(noise).items()}, **given})
         self.noise, self.reference, self.points = noise, reference, points
         self.metrics = dict(metrics or {})
-        self.agents, self.x_limit = agents, x_limit
+        self.agents, self.is_flat_beyond = agents, x_limit is not None
+        usual = FAR * (1 + self.x0.abs().amax(-1, keepdim=True))  # of each lane, if the starts differ
+        self.x_limit = usual if x_limit is None else torch.full_like(usual, x_limit)
         self.analytic = frozenset(derivatives)
         self.passes = [0] * len(QUERIES)
         self._take = take
@@ -105,6 +108,10 @@ class Instance:
             return self.__dict__["functions"][name]  # type: ignore[no-any-return]
         except KeyError:
             raise AttributeError(f"Instance has no attribute {name!r}") from None
+
+    def away(self, x: Tensor) -> Tensor:
+        """(L, 1): where x has run away, or is not finite."""
+        return ~(x.abs() <= self.x_limit).all(-1, keepdim=True)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
