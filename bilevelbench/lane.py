@@ -85,7 +85,9 @@ class Lane:
             raise InvalidInput(f"a target is held against the curve's column {column!r}{near}")
         if column in _OF_PHI and not self.is_downhill:
             return
-        certified = self.last(column) + (self.last("grad_phi_error") if _OF_PHI.get(column) else 0.0)  # NaN meets nothing
+        certified = self.last(column) + (
+            self.last("grad_phi_error") if _OF_PHI.get(column) else 0.0
+        )  # NaN meets nothing
         targets = sorted(self.trial.targets, reverse=True)
         while self.reached < len(targets) and certified <= targets[self.reached]:
             self.reached += 1
@@ -98,7 +100,11 @@ class Lane:
     @property
     def doubt(self) -> str:
         """Why a target could not be met, whatever the method did."""
-        if self.trial.targets and _OF_PHI.get(self.trial.schedule.target_column) and math.isnan(self.last("grad_phi_error")):
+        if (
+            self.trial.targets
+            and _OF_PHI.get(self.trial.schedule.target_column)
+            and math.isnan(self.last("grad_phi_error"))
+        ):
             return "; no target can be certified here: the problem does not bound the error of grad phi"
         return ""
 

@@ -31,24 +31,25 @@ def failed(runs: pd.DataFrame) -> pd.Series[bool]:
     return runs["status"].isin(FAILED)
 
 
-def counted(results: Results) -> pd.DataFrame:
-    """The rows of the curve that count."""
+def counts(results: Results) -> pd.Series[bool]:
+    """Which rows of the curve count."""
     curve = results.curve
     first = curve.sort_values("step", kind="stable").drop_duplicates("trial_id").set_index("trial_id")["phi"]
     lost = results.runs.loc[failed(results.runs), "trial_id"]
-    return curve[not_above(curve["phi"], curve["trial_id"].map(first)) & ~curve["trial_id"].isin(lost)]
+    downhill: pd.Series[bool] = not_above(curve["phi"], curve["trial_id"].map(first).astype(float))
+    return downhill & ~curve["trial_id"].isin(lost)
 
 
 def first_met(results: Results, eps: float) -> pd.DataFrame:
     """By trial the first row of the curve that certifies |grad phi| <= eps; absent: never."""
-    rows = counted(results)
+    rows = results.curve[counts(results)]
     met = rows[rows["grad_phi"] + rows["grad_phi_error"] <= eps]
     return met.sort_values("cost", kind="stable").drop_duplicates("trial_id").set_index("trial_id")
 
 
 def best(results: Results) -> pd.Series[float]:
     """The smallest |grad phi| by trial, certified or not; infinite where nothing counts."""
-    smallest = counted(results).groupby("trial_id")["grad_phi"].min()
+    smallest = results.curve[counts(results)].groupby("trial_id")["grad_phi"].min()
     return smallest.reindex(results.runs["trial_id"]).fillna(np.inf)
 
 
