@@ -35,9 +35,10 @@ def costs(table, second=0.0):
         for seed, value in enumerate(values):
             first, two = value if isinstance(value, tuple) else (value, second)
             rows.append(
-                {"trial_id": f"{problem}-{method}-{seed}", "failed": False, "problem": problem, "method": method, "algorithm": method,
+                {"trial_id": f"{problem}-{method}-{seed}", "problem": problem, "method": method, "algorithm": method,
                  "seed": seed, "data_seed": "", "repeat": 0, "target": 0.1, "first_order": float(first),
-                 "second_order": float(two), "cost": float(first + two), "seconds": 1.0, "steps": 1.0}
+                 "second_order": float(two), "cost": float(first + two), "seconds": 1.0, "steps": 1.0,
+                 "failed": False}
             )  # fmt: skip
     return pd.DataFrame(rows)
 
