@@ -10,6 +10,7 @@ import pytest
 
 from bilevelbench.errors import StoreError
 from bilevelbench.report import figures, rates, statistics
+from bilevelbench.results import Results
 
 NASTY = "_<b>$x{$ & 'é'"
 
