@@ -720,3 +720,23 @@ def test_x_that_runs_off_to_where_phi_is_flat_has_diverged():
     assert np.isnan(runs["best_grad_phi"].item())
     assert results.curve["grad_phi"].min() > 1
     assert "|x| > 8, where phi is flat" in runs["message"].item()
+
+
+def test_every_problem_has_a_limit_that_is_relative_to_its_start():
+    zeros = Instance(f=dot, g=dot, x0=torch.zeros(2), y0=torch.zeros(2))
+    assert zeros.x_limit.tolist() == [1e6]
+    points = torch.tensor([[1e6, -1e6], [0.0, -1.1e6], [math.nan, 0.0], [math.inf, 0.0]])
+    assert zeros.away(points).flatten().tolist() == [False, True, True, True]
+    far = Instance(f=dot, g=dot, x0=torch.tensor([[0.0, -9.0], [1.0, 0.0]]), y0=torch.zeros(2))
+    assert far.x_limit.tolist() == [[1e7], [2e6]]  # each lane has its own
+    given = Instance(f=dot, g=dot, x0=torch.zeros(2), y0=torch.zeros(2), x_limit=8.0)
+    assert given.away(torch.tensor([[8.0, 0.0], [8.1, 0.0]])).flatten().tolist() == [False, True]
+
+
+def test_who_runs_away_does_not_depend_on_the_starts_of_others():
+    some = [trial("f2ba[eta_x=40]", f"quadratic[data_seed={n}]", steps=60) for n in range(5)]
+    together = packed(some)
+    assert set(together.runs.status) == {"diverged"}
+    limits = together.runs.message.str.extract(r"\|x\| > ([^,]+), that is 1e\+06 \(1 \+ \|x0\|\)")[0]
+    assert limits.nunique() > 1
+    assert_same(together, alone(some))
