@@ -78,13 +78,17 @@ def run(
         "results"
     ),
 ) -> None:
-    """Run methods on problems and print the result table. The same command resumes where it was stopped."""
+    """Run methods on problems and print the results; exit code 1 if every trial failed.
+
+    The same command resumes where it was stopped.
+    """
     out = out.absolute()  # before any plugin is loaded, which may change the working directory
     jobs = _jobs_under_torchrun(jobs, timed, executor)
     _check_workers(jobs, memory, timed)
     dask = _dask(executor, scheduler, jobs, memory, timed)
     with _interruptible():
         from bilevelbench.progress import run_with_progress
+        from bilevelbench.reached import failed
         from bilevelbench.registry import registry
         from bilevelbench.report.experiments import Experiment
 
@@ -104,10 +108,12 @@ def run(
             if plan.figure and part
         ]
         command = "bilevelbench " + shlex.join(sys.argv[1:])
-        run_with_progress(
+        results = run_with_progress(
             trials, out, plugins, jobs=jobs, memory=memory, timed=timed, command=command, experiments=experiments,
             executor=dask,
         )  # fmt: skip
+        if failed(results.runs).all():
+            raise typer.Exit(1)
 
 
 @app.command(
@@ -536,7 +542,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def main() -> None:
-    """Exit codes: 0 fine, 1 a check failed, 2 a mistake of the caller, 3 a bug, 130 interrupted."""
+    """Exit codes: 0 fine, 1 a check or every trial failed, 2 a mistake of the caller, 3 a bug, 130 interrupted."""
     try:
         start(app)
     except BilevelbenchError as error:

@@ -16,7 +16,6 @@ stationary: |grad phi| <= eps and smallest eigenvalue >= -sqrt(rho_phi eps).
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -95,9 +94,8 @@ class Evaluator:
         with self.instance.uncounted():
             g_y = norm(self.instance.grad_g_y(x, y)) if self.sums else torch.full_like(x[..., :1], torch.nan)
             phi, grad_phi, error = self._phi(x, y) if self.solves else _unknown(x)
-            if not math.isinf(self.instance.x_limit):  # a small gradient out there says nothing
-                away = x.abs().amax(-1, keepdim=True) > self.instance.x_limit
-                phi, grad_phi = phi.masked_fill(away, torch.nan), grad_phi.masked_fill(away, torch.nan)
+            away = self.instance.away(x)  # a small gradient out there says nothing
+            phi, grad_phi = phi.masked_fill(away, torch.nan), grad_phi.masked_fill(away, torch.nan)
             further = {name: metric(x, y) for name, metric in self.instance.metrics.items()}
             if self.second_order:
                 further |= self._second_order(x, y, grad_phi, error)

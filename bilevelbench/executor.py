@@ -307,9 +307,7 @@ def lost(trial: Trial, cause: str, code: int | None = None) -> PackResult:
     """The row of a trial whose worker process did not come back."""
     if code == -signal.SIGALRM:
         limit = f"{trial.budget.seconds:g} seconds of steps" if trial.budget.seconds else "its time"
-        return _row(
-            trial, "timeout", f"hung: gave no answer long after {limit} were over; its worker process was killed"
-        )
+        return _row(trial, "error", f"hung: gave no answer long after {limit} were over; its worker process was killed")
     times = f" (in each of {ATTEMPTS} attempts)" if _by_a_stranger(code) else ""
     return _row(trial, "error", f"its worker process {cause}{times}")
 

@@ -9,10 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.reached import not_above
+from bilevelbench.results import FAILED
 from bilevelbench.trial import Trial
 
 #: Some trials at one step, by column: a list each, of equal length.
 Block = dict[str, list[Any]]
+
+#: Columns that say how stationary phi is, and whether the error bound of grad phi is still to be added.
+_OF_PHI = {"grad_phi": True, "mean_grad_phi": True, "second_order_eps": False}
 
 
 class Curve:
@@ -47,7 +52,8 @@ class Lane:
     trial: Trial
     params: dict[str, Any]  # of the method, after defaults were resolved
     due: float = 0.0  # cost at which it is looked at next
-    best_grad_phi: float = math.inf
+    start: float | None = None  # phi where it was looked at first
+    best_grad_phi: float = math.inf  # where phi is not above its start
     reached: int = 0  # how many of its targets
     seen_step: int = -1
     seen: tuple[Block, int] = field(default_factory=lambda: ({}, 0))  # the last evaluation, and its place there
@@ -61,7 +67,8 @@ class Lane:
         power = math.floor(math.log(cost) / math.log(ratio) + 1e-9) + 1
         self.due = ratio**power
         grad_phi = block["grad_phi"][n]
-        if not math.isnan(grad_phi):
+        self.start = block["phi"][n] if self.start is None else self.start
+        if not math.isnan(grad_phi) and self.is_downhill:
             self.best_grad_phi = min(self.best_grad_phi, grad_phi)
         if self.trial.targets:
             self._reach()
@@ -76,12 +83,30 @@ class Lane:
         if column not in self.seen[0]:
             near = suggestion(column, self.seen[0])
             raise InvalidInput(f"a target is held against the curve's column {column!r}{near}")
-        # others carry their own error
-        error = self.last("grad_phi_error") if column in ("grad_phi", "mean_grad_phi") else 0.0
-        certified = self.last(column) + (0.0 if math.isnan(error) else error)
+        if column in _OF_PHI and not self.is_downhill:
+            return
+        certified = self.last(column) + (
+            self.last("grad_phi_error") if _OF_PHI.get(column) else 0.0
+        )  # NaN meets nothing
         targets = sorted(self.trial.targets, reverse=True)
         while self.reached < len(targets) and certified <= targets[self.reached]:
             self.reached += 1
+
+    @property
+    def is_downhill(self) -> bool:
+        """Where phi is not above its start."""
+        return bool(not_above(self.last("phi"), self.start))
+
+    @property
+    def doubt(self) -> str:
+        """Why a target could not be met, whatever the method did."""
+        if (
+            self.trial.targets
+            and _OF_PHI.get(self.trial.schedule.target_column)
+            and math.isnan(self.last("grad_phi_error"))
+        ):
+            return "; no target can be certified here: the problem does not bound the error of grad phi"
+        return ""
 
     @property
     def has_reached_all(self) -> bool:
@@ -105,6 +130,6 @@ class Lane:
             "plugin_version": trial.plugin_version,
             "problem_plugin": trial.problem_plugin,
             "problem_plugin_version": trial.problem_plugin_version,
-            "best_grad_phi": self.best_grad_phi if math.isfinite(self.best_grad_phi) else math.nan,
+            "best_grad_phi": math.nan if status in FAILED or math.isinf(self.best_grad_phi) else self.best_grad_phi,
             **columns,
         }

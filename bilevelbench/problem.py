@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ QUERIES = (
     "grad_f", "grad_f_x", "grad_f_y", "grad_g", "grad_g_x", "grad_g_y", "hvp_g_yy", "jvp_g_xy", "value_f", "value_g",
 )  # fmt: skip
 ROW = {query: row for row, query in enumerate(QUERIES)}  # a query's place in the books of passes, calls and samples
+FAR = 1e6  # sizes of the start: farther away x has run away, whatever the problem
 _ANALYTIC = frozenset(QUERIES) - {"value_f", "value_g"}
 
 
@@ -45,6 +45,7 @@ class Instance:
     (dense data); with "loop" the oracle calls point by point. An instance whose data carry the lane axis gives `take`.
     One that is a mean over `agents` says what each of them holds; only a distributed method asks them. Beyond `x_limit` in
     some coordinate x has run away to where phi is flat and a small gradient says nothing: the trial counts as diverged.
+    A problem that does not say where that is has it at `FAR` (1 + |x0|), with the largest coordinate of its start.
     `mu_at(x)`, `(*P, L, dx) -> (*P, L, 1)`, is the strong convexity of g(x, .) at this x, where it depends on x: with it,
     or with a constant mu, the evaluator can say how far off a hypergradient is that it had to solve for.
     Its functions count their own passes: a second book, which has to agree with the oracle's meter.
@@ -63,7 +64,7 @@ class Instance:
         metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
         take: Callable[[Tensor], Instance] | None = None,
         agents: Agents | None = None,
-        x_limit: float = math.inf,
+        x_limit: float | None = None,
         mu_at: Callable[[Tensor], Tensor] | None = None,
         **derivatives: Callable[..., Any],
     ) -> None:
@@ -76,7 +77,9 @@ class Instance:
         self.constants = Constants({**{name: exact(level) for name, level in levels(noise).items()}, **given})
         self.noise, self.reference, self.points = noise, reference, points
         self.metrics = dict(metrics or {})
-        self.agents, self.x_limit, self.mu_at = agents, x_limit, mu_at
+        self.agents, self.mu_at, self.is_flat_beyond = agents, mu_at, x_limit is not None
+        usual = FAR * (1 + self.x0.abs().amax(-1, keepdim=True))  # of each lane, if the starts differ
+        self.x_limit = usual if x_limit is None else torch.full_like(usual, x_limit)
         self.analytic = frozenset(derivatives)
         self.passes = [0] * len(QUERIES)
         self._take = take
@@ -134,6 +137,10 @@ class Instance:
             return self.__dict__["functions"][name]  # type: ignore[no-any-return]
         except KeyError:
             raise AttributeError(f"Instance has no attribute {name!r}") from None
+
+    def away(self, x: Tensor) -> Tensor:
+        """(L, 1): where x has run away, or is not finite."""
+        return ~(x.abs() <= self.x_limit).all(-1, keepdim=True)
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:

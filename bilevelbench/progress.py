@@ -1,4 +1,4 @@
-"""A run on the command line: live progress on a terminal, plain lines elsewhere, and the table at the end."""
+"""A run on the command line: live progress on a terminal, a line now and then elsewhere, and the results at the end."""
 
 from __future__ import annotations
 
@@ -21,13 +21,19 @@ from bilevelbench.executor import Progress as Report
 from bilevelbench.pack import plan
 from bilevelbench.registry import Registry
 from bilevelbench.report.experiments import Experiment, outcome, record
+from bilevelbench.report.failures import sentences
 from bilevelbench.report.page import write_page
-from bilevelbench.report.tables import readable, summary
+from bilevelbench.report.statistics import ranking
+from bilevelbench.report.tables import ACCURACIES, RANKING, readable, readable_board, summary
 from bilevelbench.results import Results
 from bilevelbench.store import Store
 from bilevelbench.trial import Trial
 
 LINE = Column(no_wrap=True, overflow="ellipsis")
+#: Seconds between two lines where nobody watches.
+_PAUSE = 10.0
+#: So many methods of the ranking and kinds of failures are told at the end; the page has them all.
+_FIRST, _FAILURES = 5, 20
 
 
 def run_with_progress(
@@ -41,7 +47,7 @@ def run_with_progress(
     experiments: Sequence[Experiment] = (),
     executor: Executor | None = None,
 ) -> Results:
-    """Run what is missing in `out`, then print the table and the verdicts on `experiments`, and say where the page is."""
+    """Run what is missing in `out`, then print tables, the verdicts on `experiments`, the ranking and what failed."""
     store = Store(out)
     out = store.folder
     console = terminal()
@@ -67,6 +73,8 @@ def run_with_progress(
     page = write_page(chosen, out / "index.html", command, experiments=outcomes)
     say(console, f"tables: {out / 'runs.parquet'}, {out / 'curve.parquet'}")
     say(console, f"page: {page.resolve()}")
+    print_ranking(console, chosen)
+    print_failures(console, chosen)
     return chosen
 
 
@@ -139,14 +147,53 @@ def _reporter(console: Console, total: int) -> Iterator[Report]:
 
             yield live
         return
-    began, finished = time.monotonic(), 0
+    began = told = time.monotonic()
+    finished = 0
 
     def plain(done: Done) -> None:
-        nonlocal finished
+        nonlocal finished, told
         finished += done.trials
-        say(console, f"{finished}/{total} trials, {time.monotonic() - began:.0f} s: {note(done)}")
+        text, now = note(done), time.monotonic()
+        if finished < total and now - told < _PAUSE:
+            return
+        told = now
+        left = f", about {_span((now - began) * (total - finished) / finished)} left" if finished < total else ""
+        say(console, f"{finished}/{total} trials, {_span(now - began)}{left}: {text}")
 
     yield plain
+
+
+def _span(seconds: float) -> str:
+    """Two digits of a time are enough for an estimate."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def print_ranking(console: Console, results: Results) -> None:
+    """The first methods over all problems; nothing where there is one method."""
+    board = readable_board(ranking(results, ACCURACIES))
+    if len(board) < 2:
+        return
+    room = console.width - 2 * len(board.columns) - sum(max(len(c), 10) for c in board.columns if c != "method")
+    table = Table(title=Text(RANKING), title_justify="left", box=None, pad_edge=False)
+    for column in board.columns:
+        table.add_column(Text(column), justify="left" if column == "method" else "right", no_wrap=True)
+    for row in board.head(_FIRST).itertuples(index=False):
+        cells = zip(board.columns, map(str, row), strict=True)
+        table.add_row(*(Text(_at_commas(text, max(16, room)) if name == "method" else text) for name, text in cells))
+    console.print(table)
+    if len(board) > _FIRST:
+        say(console, f"and {_count(len(board) - _FIRST, 'method')} more, on the page")
+
+
+def print_failures(console: Console, results: Results) -> None:
+    """A sentence for each way in which trials failed."""
+    told = sentences(results.runs)
+    for sentence in told[:_FAILURES]:
+        say(console, f"failed: {sentence}")
+    if len(told) > _FAILURES:
+        say(console, f"failed: and {_count(len(told) - _FAILURES, 'kind')} of failures more, on the page")
 
 
 def print_table(console: Console, results: Results) -> None:

@@ -57,11 +57,14 @@ STATUSES: dict[str, str] = {
     "target": "an evaluation met the target",
     "budget": "the next call would have passed the budget",
     "timeout": "the time limit of the trial was reached",
-    "diverged": "an iterate or a value was no longer finite",
-    "error": "the method or the problem raised an exception or asked an undeclared query, or its process died",
+    "diverged": "an iterate was no longer finite, or x was beyond the problem's `x_limit`",
+    "error": "the method or the problem raised an exception or asked an undeclared query, or its process died or hung",
     "invalid": "the two counts disagree: f or g was called past the oracle",
     "stopped": "the method ended by its own rule",
 }
+
+#: A trial that ended so has reached nothing (`bilevelbench.reached`). A time limit is a limit like a budget.
+FAILED = ("diverged", "error", "invalid")
 
 #: What differs between two runs of one trial; every other column is the same in each rerun.
 VOLATILE = frozenset({"seconds", "peak_memory", "pack_lanes", "message"})

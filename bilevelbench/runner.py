@@ -26,7 +26,7 @@ from bilevelbench.network import Part
 from bilevelbench.noise import Exact
 from bilevelbench.oracle import Oracle
 from bilevelbench.pack import pack_algorithm
-from bilevelbench.problem import Instance, Problem
+from bilevelbench.problem import FAR, Instance, Problem
 from bilevelbench.registry import Entry, Registry, make
 from bilevelbench.rounding import one_thread
 from bilevelbench.team import join
@@ -332,20 +332,24 @@ class PackRun:
         stay = [i for i in which if finite[i]]
         if gone:
             left = [i for i in range(len(self.lanes)) if i not in set(gone)]
-            self._end({i: ("diverged", self._divergence(i)) for i in gone})
+            self._end({i: ("diverged", self._divergence(i, self.state)) for i in gone})
             return [left.index(i) for i in stay]
         return stay
 
     def _finite(self, state: Any) -> list[bool]:
         x, y = self.algorithm.point(state)
-        inside = x.abs().amax(-1) <= min(self.instance.x_limit, torch.finfo(x.dtype).max)
-        return (inside & torch.isfinite(y).all(-1)).tolist()
+        return (~self.instance.away(x).squeeze(-1) & torch.isfinite(y).all(-1)).tolist()
 
-    def _divergence(self, i: int) -> str:
+    def _divergence(self, i: int, state: Any) -> str:
         params = {k: v for k, v in self.lanes[i].params.items() if isinstance(v, float)}
         settings = ", ".join(f"{k}={v:g}" for k, v in params.items())
-        where = "" if math.isinf(self.instance.x_limit) else f", or |x| > {self.instance.x_limit:g}, where phi is flat,"
-        return f"x or y is not finite{where} at step {self.step}; try smaller steps ({settings})"
+        x, y = (point[i] for point in self.algorithm.point(state))
+        what = "x or y is not finite"
+        if bool(torch.isfinite(x).all() and torch.isfinite(y).all()):
+            limit = float(self.instance.x_limit.expand(len(self.real), 1)[i])
+            place = "where phi is flat" if self.instance.is_flat_beyond else f"that is {FAR:g} (1 + |x0|)"
+            what = f"|x| > {limit:g}, {place},"
+        return f"{what} at step {self.step}; try smaller steps ({settings})"
 
     def _success(self, i: int) -> str:
         names = {
@@ -404,11 +408,11 @@ class PackRun:
         finite, out = self._finite(state), {}
         for i, (status, message) in over.items():
             if not finite[i]:
-                out[i] = "diverged", self._divergence(i)
+                out[i] = "diverged", self._divergence(i, state)
             elif self.lanes[i].has_reached_all and status in ("budget", "timeout"):
                 out[i] = "target", self._success(i)
             else:
-                out[i] = status, message
+                out[i] = status, message + self.lanes[i].doubt
         return out
 
     def _end_values(self, which: list[int], state: Any) -> list[dict[str, Any]]:

@@ -6,11 +6,13 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from doc_blocks import blocks
 from torch import Tensor
 
 from bilevelbench import Algorithm, Instance, Oracle, Problem, Reference, dot
@@ -158,6 +160,29 @@ class Shrink(Algorithm):
 
     def calls(self, step: int) -> dict[str, int]:
         return {"grad_g_x": self.calls_a_step}
+
+
+#: On the problem of the guide: one runs away to where phi is flat and |grad phi| is 0 in floating point, one is healthy.
+DIVERGES, HEALTHY = "f2ba[eta_x=0.001,a_y=10,a_z=10,lam=10]", "f2ba[eta_x=1,a_y=0.1,a_z=0.1,lam=100]"
+
+
+def guide_problem(folder: Path) -> Path:
+    """The file of `docs/your-problem.md`."""
+    page = Path(__file__).resolve().parents[1] / "docs" / "your-problem.md"
+    (block,) = (block for block in blocks(page, "your-problem.md") if block.file == "ridge_toy.py")
+    (folder / block.file).write_text(block.text)
+    return folder / block.file
+
+
+def guide_command(folder: Path) -> list[str]:
+    """The two trials on it, into `folder / out`."""
+    methods = ["-a", DIVERGES, "-a", HEALTHY, "-p", str(guide_problem(folder))]
+    return ["run", *methods, "--budget", "2000", "--jobs", "0", "-o", str(folder / "out")]
+
+
+def certified(results: Results) -> Results:
+    """The same numbers, as if the problem bounded their error."""
+    return Results(results.runs.assign(certificate="bound"), results.curve.assign(grad_phi_error=1e-9), results.records)
 
 
 class Reader(HTMLParser):

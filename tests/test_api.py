@@ -270,12 +270,21 @@ def start(shape=(2,), dtype=torch.float64) -> Tensor:
 
 
 def test_solve_finds_the_minimum():
-    got = bilevelbench.solve(f, g, start(), start(), algorithm="aid", eta_x=0.3, steps=300, target=1e-9)
+    known = {"mu": 1.0, "L_g": 2.0, "L_f": 1.0, "rho_g": 0.0}
+    got = bilevelbench.solve(f, g, start(), start(), "aid", eta_x=0.3, steps=300, target=1e-9, constants=known)
     assert got.status == "target"
     assert got.grad_phi <= 1e-9
     np.testing.assert_allclose(got.x, BEST, atol=1e-8)
     np.testing.assert_allclose(got.y, [0.5, 0.2], atol=1e-8)
     assert got.phi == pytest.approx(0.5 * (0.25 + 0.64 + 0.25 + 0.16))
+
+
+def test_solve_says_that_a_target_cannot_be_certified():
+    got = bilevelbench.solve(f, g, start(), start(), algorithm="aid", eta_x=0.3, steps=300, target=1e-2)
+    assert got.status == "budget"
+    assert got.grad_phi < 1e-9
+    assert "no target can be certified here: the problem does not bound the error of grad phi" in got.message
+    assert "certified" not in bilevelbench.solve(f, g, start(), start(), eta_x=0.3, steps=3).message
 
 
 def test_solve_with_the_default_method():

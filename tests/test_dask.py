@@ -70,7 +70,7 @@ def test_every_trial_has_a_row_and_is_reported(outcome, trials):
     ("mode", "status", "words"),
     [
         ("exit", "error", "ended with exit code 7 in the middle of the trial"),
-        ("hang", "timeout", "hung: gave no answer long after 0.5 seconds of steps were over"),
+        ("hang", "error", "hung: gave no answer long after 0.5 seconds of steps were over"),
         ("eat", "error", "memory"),
         ("kill parent", "error", "was lost with its Dask worker 3 times, the last time at tcp://127.0.0.1:"),
     ],

@@ -114,7 +114,7 @@ def test_every_trial_has_a_row_and_is_reported(outcome, trials):
         ("sys.exit", "error", "SystemExit: enough"),
         (
             "hang",
-            "timeout",
+            "error",
             "hung: gave no answer long after 0.5 seconds of steps were over; its worker process was killed",
         ),
         ("eat", "error", "memory"),

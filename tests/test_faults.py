@@ -227,7 +227,7 @@ def test_a_method_that_never_gives_the_interpreter_back(tmp_path, monkeypatch):
     trials = [trial(file, eta, "hang", seconds=0.2) for eta in (0.1, 1.0, 0.2)]
     results = run_trials(trials, Store(tmp_path / "out"), registry(), jobs=2, grace=3.0)
     status = results.runs.set_index("trial_id")["status"]
-    assert [status[t.id] for t in trials] == ["budget", "timeout", "budget"]
+    assert [status[t.id] for t in trials] == ["budget", "error", "budget"]
 
 
 def test_memory_that_grows_ends_one_trial(tmp_path):

@@ -45,7 +45,8 @@ def results(*trials):
             "first_order": 10 * n, "second_order": n, "cost": 100.0,
         }  # fmt: skip
         runs.append(row | given)
-        curve += [{"trial_id": f"t{n:03}", "step": s, "cost": c, "grad_phi": g} for s, (c, g) in enumerate(points)]
+        exact = {"trial_id": f"t{n:03}", "phi": 1.0, "grad_phi_error": 0.0}
+        curve += [exact | {"step": s, "cost": c, "grad_phi": g} for s, (c, g) in enumerate(points)]
     return Results(runs_frame(runs), curve_frame(curve), [])
 
 

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bilevelbench.report.statistics import DRAWS, PAIR, board, costs, performance_profile, rank_intervals
-from bilevelbench.report.tables import ACCURACIES, FAILED, titled
-from bilevelbench.results import CURVE, Results
+from bilevelbench import reached
+from bilevelbench.report.statistics import DRAWS, PAIR, board, costs, performance_profile, rank_intervals, split
+from bilevelbench.report.tables import ACCURACIES, titled
+from bilevelbench.results import CURVE, FAILED, Results
 
 #: Prices of a Hessian-vector product, in gradients, at which intervals are computed; the page shows the nearest.
 WEIGHTS = (0.5, 1.0, 2.0, 5.0, 10.0)
 #: Points of one trial that a curve on the page has at most.
 POINTS = 120
-#: Columns of `curve` for the horizontal axis, and what the scripts call them.
-AXES = {"cost": "cost", "first_order": "first", "second_order": "second", "step": "step", "seconds": "seconds"}
+#: Columns of `curve` for the horizontal axis, and what the scripts call them; `_second` is in samples, as on the board.
+AXES = {"cost": "cost", "first_order": "first", "_second": "second", "step": "step", "seconds": "seconds"}
 #: Draws for the intervals at the prices between; those at one gradient and at the measured price have the full number.
 _DRAWS = 300
 _SPARK = 28
@@ -128,19 +129,23 @@ def profile_table(one: Board, taus: Sequence[float] = (1, 2, 5, 10, 100)) -> lis
 def sparklines(results: Results, titles: Sequence[str]) -> dict[str, list[float]]:
     """For each method the median over trials of log10(best |grad phi| so far / first), on a log scale of cost.
 
-    0 is the start, -3 a thousandth of it; the scale ends at the largest cost on the problem.
+    0 is the start, -3 a thousandth of it; the scale ends at the largest cost on the problem. A trial that failed stays at
+    its start, and so does one whose phi does not fall.
     """
     part = restrict(results, titles)
     runs = titled(part.runs)
     method_of, title_of = (dict(zip(runs["trial_id"], runs[c], strict=True)) for c in ("method", "title"))
-    curve = part.curve[np.isfinite(part.curve["grad_phi"]) & (part.curve["grad_phi"] > 0)]
+    curve = part.curve.assign(_counts=reached.counts(part))
+    curve = curve[np.isfinite(curve["grad_phi"]) & (curve["grad_phi"] > 0)]
     ends = curve.groupby(curve["trial_id"].map(title_of))["cost"].max().to_dict()
     gathered: dict[str, list[np.ndarray]] = {}
     grids = {title: np.geomspace(1.0, max(float(end), 2.0), _SPARK) for title, end in ends.items()}
     cost, norm = curve["cost"].to_numpy(dtype=float), curve["grad_phi"].to_numpy(dtype=float)
+    counts = curve["_counts"].to_numpy(dtype=bool)
     for trial_id, places in curve.groupby("trial_id", sort=False).indices.items():
         method, grid = method_of[trial_id], grids[title_of[trial_id]]
-        at, values = cost[places], np.minimum.accumulate(norm[places])
+        seen = np.where(counts[places], norm[places], norm[places[0]])
+        at, values = cost[places], np.minimum.accumulate(seen)
         place = np.clip(np.searchsorted(at, grid, side="right") - 1, 0, None)
         gathered.setdefault(str(method), []).append(np.log10(values[place] / values[0]))
     return {method: [float(v) for v in np.median(np.vstack(rows), 0)] for method, rows in gathered.items()}
@@ -155,11 +160,13 @@ def curves(
     for mode, one in results.items():
         mine = runs[runs["mode"] == mode]
         curve = one.curve[one.curve["trial_id"].isin(mine["trial_id"])]
+        second = split(curve)[1]
         names = ["grad_phi", "phi", "g_y", *(c for c in curve.columns if c not in CURVE)]
         shown = [n for n in names if np.isfinite(curve[n].to_numpy(dtype=float)).any()]
         measures |= dict.fromkeys(shown, True)
         places = curve.groupby("trial_id", sort=False).indices
-        values = {name: curve[name].to_numpy(dtype=float) for name in [*AXES, *shown]}
+        values = {name: curve[name].to_numpy(dtype=float) for name in [*AXES, *shown] if name in curve}
+        values["_second"] = second
         for method, group in mine.groupby("method"):
             trials = []
             for trial_id, seed, status, lanes in zip(

@@ -46,11 +46,6 @@ def times(value: float) -> str:
     return f"{value:.1f}×" if value < 100 else f"{number(value)}×"
 
 
-def reached(cost: float, reached: int, trials: int) -> str:
-    """Never a bare infinity."""
-    return number(cost) if np.isfinite(cost) else f"did not reach ({trials - reached} of {trials})"
-
-
 def hvp_ratio(facts: Mapping[str, Any]) -> float | None:
     """The median over problems of the measured time of an HVP over that of a gradient, kept to the slider's range."""
     values = [float(v) for v in facts.get("hvp_ratio", {}).values() if isinstance(v, int | float) and v > 0]

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from bilevelbench import reached
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.boards import Board, make_board
 from bilevelbench.leaderboard.data import (
@@ -32,15 +33,23 @@ from bilevelbench.leaderboard.pieces import (
     rate_plot,
     rate_row,
     rate_table,
-    reached,
     script_json,
     slug,
     times,
 )
+from bilevelbench.report.failures import failures
 from bilevelbench.report.figures import svg_file
 from bilevelbench.report.panels import CAPTION, experiment_figure
-from bilevelbench.report.tables import ACCURACIES, FAILED, exact_cell, printable, readable, summary, titled
-from bilevelbench.results import STATUSES, runs_frame
+from bilevelbench.report.tables import (
+    ACCURACIES,
+    cost_text,
+    exact_cell,
+    printable,
+    readable,
+    summary,
+    titled,
+)
+from bilevelbench.results import FAILED, STATUSES, runs_frame
 
 
 @dataclass
@@ -154,7 +163,7 @@ class Site:
             "tables.html": self._render("tables.html", "", shared, rates=rates),
             "experiments.html": self._render("experiments.html", "", shared, caption=CAPTION,
                                              experiments=self._experiments()),
-            "counting.html": self._render("counting.html", "", shared, meanings=STATUSES,
+            "counting.html": self._render("counting.html", "", shared, meanings=STATUSES, failed=FAILED,
                                           weights=[f"{w:g}" for w in boards.WEIGHTS]),
             "data.html": self._render("data.html", "", shared, environments=self._environments(),
                                       confirmed=sum(int((r.confirmations() > 1).sum()) for r in self.results.values()),
@@ -176,7 +185,7 @@ class Site:
             "trials": len(self.runs),
             "methods": len(self.methods),
             "problems": len(self.titles),
-            "failed": int(self.runs["status"].isin(FAILED).sum()),
+            "failed": int(reached.failed(self.runs).sum()),
             "dates": f"{dates[0]} to {dates[-1]}"
             if len(dates) > 1
             else (dates or ["on a day that was not recorded"])[0],
@@ -225,7 +234,8 @@ class Site:
                 [(c, v, exact_cell(exact.iloc[i], c)) for c, v in zip(people.columns, row, strict=True)]
                 for i, row in enumerate(people.itertuples(index=False))
             ]
-            tables.append({"mode": MODES[mode], "columns": list(people.columns), "rows": rows})
+            tables.append({"mode": MODES[mode], "columns": list(people.columns), "rows": rows,
+                           "uncertified": people.isin(["not certified"]).to_numpy().any()})  # fmt: skip
         ranked = self._ranked(title)
         return {
             "title": title, "name": name, "fact": fact, "setting": SETTINGS[self.setting[title]], "tables": tables,
@@ -254,7 +264,7 @@ class Site:
                         "costs": [
                             {
                                 "value": row[f"cost_to_{eps:g}"],
-                                "text": reached(row[f"cost_to_{eps:g}"], row[f"reached_{eps:g}"], row["trials"]),
+                                "text": cost_text(row, f"{eps:g}"),
                             }
                             for eps in ACCURACIES
                         ],
@@ -297,23 +307,8 @@ class Site:
 
     def _failures(self, runs: pd.DataFrame) -> list[dict[str, Any]]:
         """One row for all trials that failed alike; each with its sentence."""
-        failed = runs[runs["status"].isin(FAILED)].copy()
-        failed["message"] = failed["message"].map(printable)
-        out = []
-        alike = ["method", "title", "mode", "status", "message"]
-        for key, group in failed.groupby(alike, sort=False):
-            seeds = sorted(set(group["seed"]))
-            more = f" and {len(seeds) - 8} more" if len(seeds) > 8 else ""
-            row = dict(zip(alike, key, strict=True))
-            out.append(
-                {
-                    **row,
-                    "mode": MODES[str(row["mode"])],
-                    "trials": len(group),
-                    "seeds": ", ".join(map(str, seeds[:8])) + more,
-                }
-            )
-        return out
+        table = failures(runs, "mode")
+        return table.assign(mode=table["mode"].map(MODES)).to_dict("records")  # type: ignore[return-value]
 
     def _environments(self, method: str | None = None) -> list[dict[str, Any]]:
         runs = self.runs if method is None else self.runs[self.runs["method"] == method]

@@ -21,8 +21,8 @@ from matplotlib.ticker import LogFormatter
 
 from bilevelbench.errors import StoreError
 from bilevelbench.report import statistics
-from bilevelbench.report.tables import FAILED, titled
-from bilevelbench.results import Results
+from bilevelbench.report.tables import titled
+from bilevelbench.results import FAILED, Results
 
 #: Becomes `currentColor`: axes and words take the colour of the page, light or dark.
 INK = "#010203"
@@ -34,8 +34,8 @@ OTHER = "#cc78bc"
 #: What a curve can be drawn against.
 AXES = {
     "cost": "oracle calls (samples)",
-    "first_order": "first-order calls",
-    "weighted": "weighted calls",
+    "first_order": "first-order calls (samples)",
+    "weighted": "weighted calls (samples)",
     "seconds": "seconds",
     "step": "steps",
 }

@@ -11,24 +11,27 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
+from bilevelbench import reached
 from bilevelbench.errors import StoreError
 from bilevelbench.report.experiments import Outcome
+from bilevelbench.report.failures import failures
 from bilevelbench.report.figures import convergence, families, profile_figure, svg
 from bilevelbench.report.panels import CAPTION, experiment_figure
 from bilevelbench.report.rates import RateTable, claim_figure, notes, rate_figure
 from bilevelbench.report.rates import readable as readable_rates
-from bilevelbench.report.statistics import costs, ranking
+from bilevelbench.report.statistics import costs, is_single, ranking
 from bilevelbench.report.tables import (
     ACCURACIES,
-    FAILED,
+    RANKING,
     WORDS,
+    certificates,
     exact_cell,
     printable,
     readable,
     readable_board,
+    reading,
     require,
     summary,
-    titled,
 )
 from bilevelbench.report.tuning import Tuning, remarks, sensitivity_figure
 from bilevelbench.report.tuning import readable as readable_tuning
@@ -55,7 +58,7 @@ def write_page(
     if not ((rates or tuning) and results.runs.empty):
         table = summary(results)
         titles = list(dict.fromkeys(table["problem"]))
-    failures = _failures(results)
+    lost = failures(results.runs)
     html = environment.get_template("page.html").render(
         trials=len(results.runs),
         methods=table["method"].nunique(),
@@ -66,9 +69,11 @@ def write_page(
         rates=[_rates(one, n, results) for n, one in enumerate(rates)],
         problems=[_section(results, table, title, n) for n, title in enumerate(titles)],
         words=WORDS,
-        failures=failures.head(_FAILURES).to_dict("records"),
-        hidden=len(failures) - _FAILURES,
-        failed=int(results.runs["status"].isin(FAILED).sum()),
+        failures=lost.head(_FAILURES).to_dict("records"),
+        hidden=len(lost) - _FAILURES,
+        failed=int(reached.failed(results.runs).sum()),
+        reading=reading(table) if titles else "",
+        certificates=certificates(results.runs) if titles else "",
         unreadable=results.problems,
         meanings=STATUSES,
         command=printable(command),
@@ -83,8 +88,11 @@ def write_page(
 
 def _board(results: Results, weight: float) -> dict[str, Any]:
     people = readable_board(ranking(results, ACCURACIES, weight))
-    figure = profile_figure(costs(results, ACCURACIES), weight, known=families(results))
+    table = costs(results, ACCURACIES)
+    figure = profile_figure(table, weight, known=families(results))
     return {
+        "title": RANKING,
+        "is_single": is_single(table),
         "weight": f"{weight:g}",
         "columns": list(people.columns),
         "rows": people.to_numpy().tolist(),
@@ -144,13 +152,3 @@ def _section(results: Results, table: pd.DataFrame, title: str, n: int) -> dict[
         "rows": cells,
         "figure": Markup(svg),  # our own SVG: its texts are escaped by matplotlib
     }
-
-
-def _failures(results: Results) -> pd.DataFrame:
-    """One row for all trials that failed alike."""
-    runs = titled(results.runs[results.runs["status"].isin(FAILED)])
-    runs["message"] = runs["message"].map(printable)
-    alike = ["method", "title", "status", "message"]
-    seeds = runs.groupby(alike, sort=False)["seed"].agg(lambda s: ", ".join(map(str, sorted(set(s))[:8])))
-    counts = runs.groupby(alike, sort=False).size().rename("trials")
-    return pd.concat([seeds.rename("seeds"), counts], axis=1).reset_index()

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bilevelbench.report.tables import FAILED, data_seeds, first_met, require, titled
+from bilevelbench import reached
+from bilevelbench.report.tables import data_seeds, require, titled
 from bilevelbench.results import Results
 
 F64 = npt.NDArray[np.float64]
@@ -43,12 +44,13 @@ def costs(results: Results, accuracies: Sequence[float]) -> pd.DataFrame:
             "algorithm": runs["algorithm"],
             "seed": runs["seed"],
             "data_seed": data_seeds(runs),
+            "failed": reached.failed(runs),
         }
     )
     trials["repeat"] = trials.groupby(["problem", "method", "seed", "data_seed"]).cumcount()
     parts = []
     for target in accuracies:
-        met = first_met(results, target)
+        met = reached.first_met(results, target)
         met["first_order"], met["second_order"] = split(met)
         spent = met.rename(columns={"step": "steps"})[list(MEASURES)].astype(float)
         spent = spent.reindex(trials["trial_id"]).fillna(np.inf).reset_index(drop=True)
@@ -60,11 +62,11 @@ def costs(results: Results, accuracies: Sequence[float]) -> pd.DataFrame:
 def split(table: pd.DataFrame) -> tuple[F64, F64]:
     """The `cost` of each row of `curve` or `runs` in first-order and second-order samples."""
     cost = table["cost"].fillna(0.0).to_numpy(dtype=float)
+    ones, twos = (table[name].to_numpy(dtype=float) for name in ("first_order", "second_order"))
+    second = np.divide(cost * twos, ones + twos, out=np.zeros_like(cost), where=ones + twos > 0)
     if "second_order_samples" in table:
-        second = table["second_order_samples"].fillna(0.0).to_numpy(dtype=float)
-    else:
-        ones, twos = (table[name].to_numpy(dtype=float) for name in ("first_order", "second_order"))
-        second = np.divide(cost * twos, ones + twos, out=np.zeros_like(cost), where=ones + twos > 0)
+        known = table["second_order_samples"].to_numpy(dtype=float)  # NaN on the noiseless problems of a mixed table
+        second = np.where(np.isnan(known), second, known)
     return cost - second, second
 
 
@@ -87,7 +89,7 @@ def board(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
     """Methods by mean rank over (problem, target).
 
     `relative` is the median over (problem, target) of the cost over the best one's, where anybody got there; `reached`
-    the share of trials and targets.
+    the share of trials and targets. Of those that share a rank, the one with fewer failures stands first.
     """
     if costs.empty:
         return pd.DataFrame(columns=["method", "mean_rank", "rank", "relative", "reached"])
@@ -106,7 +108,9 @@ def board(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
             "reached": reached.reindex(table.columns).to_numpy(),
         }
     )
-    return out.sort_values(["rank", "method"], ignore_index=True)
+    failed = costs.groupby("method")["failed"].mean()
+    order = out.assign(_failed=failed.reindex(table.columns).to_numpy()).sort_values(["rank", "_failed", "method"])
+    return order.drop(columns="_failed").reset_index(drop=True)
 
 
 def rank_intervals(costs: pd.DataFrame, weight: float = 1.0, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
@@ -122,7 +126,7 @@ def rank_intervals(costs: pd.DataFrame, weight: float = 1.0, draws: int = DRAWS,
         return ranked.assign(low=[], high=[], group=[])
     blocks = [_block(part, methods, weight) for _, part in costs.groupby("problem")]
     place = [methods.index(m) for m in ranked["method"]]
-    if len(blocks) == 1 and blocks[0].shape[-1] == 1:
+    if is_single(costs):
         return ranked.assign(low=1.0, high=float(len(methods)), group=1)
     drawn = _draw(blocks, draws, np.random.default_rng(seed))[:, place]
     low, high = (np.quantile(drawn, q, axis=0, method="inverted_cdf") for q in (LOW, HIGH))
@@ -132,6 +136,11 @@ def rank_intervals(costs: pd.DataFrame, weight: float = 1.0, draws: int = DRAWS,
             leader = i
         groups.append(groups[-1] + (leader == i))
     return ranked.assign(low=low, high=high, group=groups)
+
+
+def is_single(costs: pd.DataFrame) -> bool:
+    """One trial on one problem: there is nothing to draw from."""
+    return len(costs[["problem", *PAIR]].drop_duplicates()) == 1
 
 
 def performance_profile(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
@@ -245,7 +254,7 @@ def sensitivity(results: Results) -> pd.DataFrame:
     require(results)
     runs = titled(results.runs)
     params = runs["algorithm_params"].map(_numbers)
-    score = runs["best_grad_phi"].fillna(np.inf).where(~runs["status"].isin(FAILED), np.inf)
+    score = runs["trial_id"].map(reached.best(results))
     rows = []
     for (problem, algorithm), group in runs.assign(_score=score).groupby(["title", "algorithm"]):
         names = {name for i in group.index for name in params[i]}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from bilevelbench import reached
 from bilevelbench.errors import StoreError
 from bilevelbench.results import CURVE, RUNS, Results
 
@@ -19,7 +20,7 @@ ACCURACIES = (1e-1, 1e-2, 1e-3)
 #: The column of the summary behind one of the readable table.
 _BEHIND = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP": "second_order"}
 
-FAILED = ("diverged", "error", "invalid", "timeout")
+RANKING = "Ranking over all problems and accuracies"
 
 
 def require(results: Results) -> None:
@@ -36,9 +37,9 @@ def require(results: Results) -> None:
 def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
     """Medians over trials of one method (as labelled) on one problem, best final gradient first.
 
-    The cost to an accuracy is that of the first evaluation that meets it; a trial that never does costs infinitely
-    much, so a median is infinite when half of the trials fail. `reached_*` counts those that did; `low_*` and `high_*`
-    are quartiles.
+    What counts as reached is said in `bilevelbench.reached`. The cost to an accuracy is that of the first evaluation that
+    meets it; a trial that never does costs infinitely much, so a median is infinite when half of the trials fail.
+    `reached_*` counts those that did; `low_*` and `high_*` are quartiles.
     """
     require(results)
     if results.runs.empty:
@@ -46,8 +47,9 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
     columns = [f"cost_to_{eps:g}" for eps in accuracies]
     table = titled(results.runs).merge(cost_to(results, accuracies), left_on="trial_id", right_index=True, how="left")
     table[columns] = table[columns].fillna(np.inf)
-    table["failed"] = table["status"].isin(FAILED)
-    table["best_grad_phi"] = table["best_grad_phi"].fillna(np.inf)
+    table["failed"], table["uncertified"] = reached.failed(table), reached.uncertified(table)
+    table["best_grad_phi"] = table["trial_id"].map(reached.best(results))
+    table["phi"] = table["phi"].where(~table["failed"], np.inf)
     rows = []
     for (problem, method, algorithm), group in table.groupby(["title", "method", "algorithm"], sort=False):
         rows.append(
@@ -57,6 +59,7 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
                 "algorithm": algorithm,
                 "trials": len(group),
                 "failed": int(group["failed"].sum()),
+                "uncertified": int(group["uncertified"].sum()),
                 "reached_target": int((group["status"] == "target").sum()),
                 "best_grad_phi": float(group["best_grad_phi"].median()),
                 "phi": float(group["phi"].median()),
@@ -70,7 +73,8 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
                 "statuses": ", ".join(f"{n} {s}" for s, n in group["status"].value_counts().items()),
             }
         )
-    return pd.DataFrame(rows).sort_values(["problem", "best_grad_phi", "method"], kind="stable", ignore_index=True)
+    order = ["problem", "best_grad_phi", "failed", "method"]
+    return pd.DataFrame(rows).sort_values(order, kind="stable", ignore_index=True)
 
 
 def titled(runs: pd.DataFrame) -> pd.DataFrame:
@@ -110,21 +114,9 @@ def data_seeds(runs: pd.DataFrame) -> list[str]:
     return [of(params) for params in runs["problem_params"]]
 
 
-def first_met(results: Results, eps: float) -> pd.DataFrame:
-    """By trial the first row of the curve with |grad phi| plus its error bound at most eps; absent: never.
-
-    A trial whose two counts disagree met nothing, since nobody knows at what cost.
-    """
-    curve = results.curve
-    invalid = results.runs.loc[results.runs["status"] == "invalid", "trial_id"]
-    certified = curve["grad_phi"] + curve["grad_phi_error"].fillna(0.0)
-    met = curve[(certified <= eps) & ~curve["trial_id"].isin(invalid)]
-    return met.sort_values("cost", kind="stable").drop_duplicates("trial_id").set_index("trial_id")
-
-
 def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
     """Cost of the first evaluation that certifies each accuracy, by trial; NaN: never."""
-    columns = {f"cost_to_{eps:g}": first_met(results, eps)["cost"] for eps in accuracies}
+    columns = {f"cost_to_{eps:g}": reached.first_met(results, eps)["cost"] for eps in accuracies}
     return pd.DataFrame(columns).reindex(results.runs["trial_id"])
 
 
@@ -166,10 +158,7 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
 
     costs = {
         f"cost to {eps}": [
-            text if math.isfinite(cost) else f"{reached} of {trials}" if reached else "never"
-            for text, cost, reached, trials in zip(
-                cells(f"cost_to_{eps}"), table[f"cost_to_{eps}"], table[f"reached_{eps}"], table["trials"], strict=True
-            )
+            cost_text(row, eps, text) for text, (_, row) in zip(cells(f"cost_to_{eps}"), table.iterrows(), strict=True)
         ]
         for eps in accuracies
     }
@@ -186,6 +175,48 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
             "ended": table["statuses"],
         }
     )
+
+
+def cost_text(row: Mapping[Any, Any] | pd.Series[Any], eps: str, text: str = "") -> str:
+    """The median cost to an accuracy, or as `text` has it; where it is infinite, how many got there and if one can tell."""
+    cost = row[f"cost_to_{eps}"]
+    if math.isfinite(cost):
+        return text or number(cost)
+    if row[f"reached_{eps}"]:
+        return f"{row[f'reached_{eps}']} of {row['trials']}"
+    return "not certified" if 0 < row["uncertified"] == row["trials"] - row["failed"] else "never"
+
+
+def reading(table: pd.DataFrame) -> str:
+    """How the numbers of a summary come about; nothing that is not there to be seen."""
+    many = (table["trials"] > 1).any()
+    people = readable(table, spread=True)
+    numbers = people.filter(regex=r"^(\|grad phi\||cost to )")
+    said = ["medians over trials" if many else "one trial each"]
+    said[0] += ", quartiles in brackets" if numbers.map(lambda text: text.endswith("]")).to_numpy().any() else ""
+    if (table["failed"] > 0).any():
+        said.append("a trial that failed counts as infinite")
+    if numbers.isin(["not certified"]).to_numpy().any():
+        said.append(
+            '"not certified": the problem does not bound the error of the gradient, so no accuracy counts as reached'
+        )
+    return "; ".join(said)
+
+
+def certificates(runs: pd.DataFrame) -> str:
+    """How sure the gradient norms are."""
+    known = runs["certificate"]
+    doubtful, exact = known.isin(reached.UNCERTIFIED), known == "closed form"
+    if doubtful.any():
+        return (
+            f"The gradient norms of {int(doubtful.sum())} of {len(runs)} trials are not certified, and no accuracy counts as "
+            "reached there; the others are exact or come with a bound of their error, which counts."
+            if not doubtful.all()
+            else "The gradient norms are not certified, and no accuracy counts as reached."
+        )
+    if exact.all():
+        return "The gradient norms are exact."
+    return "The gradient norms are exact or come with a bound of their error, which counts."
 
 
 def exact_cell(row: pd.Series[Any], column: str) -> str:
@@ -216,7 +247,19 @@ def bound(value: float) -> str:
 
 
 #: Columns of words, which start at the left.
-WORDS = ("problem", "method", "ended", "oracle", "claimed", "verdict", "range", "figure", "claim", "by")
+WORDS = (
+    "problem",
+    "method",
+    "ended",
+    "what happened",
+    "oracle",
+    "claimed",
+    "verdict",
+    "range",
+    "figure",
+    "claim",
+    "by",
+)
 
 
 def markdown(table: pd.DataFrame) -> str:

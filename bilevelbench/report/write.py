@@ -11,16 +11,24 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report import experiments, figures, latex, rates, tuning
+from bilevelbench.report import experiments, failures, figures, latex, rates, tuning
 from bilevelbench.report.page import write_page
 from bilevelbench.report.panels import experiment_figure
 from bilevelbench.report.statistics import costs, expected_running_time, ranking, sensitivity
-from bilevelbench.report.tables import ACCURACIES, markdown, pipe_table, readable, readable_board, summary
+from bilevelbench.report.tables import (
+    ACCURACIES,
+    RANKING,
+    markdown,
+    pipe_table,
+    readable,
+    readable_board,
+    reading,
+    summary,
+)
 from bilevelbench.results import Results, curve_frame, runs_frame
 from bilevelbench.store import load_results
 
 FORMATS = ("md", "csv", "latex", "html")
-RANKING = "Ranking over all problems and accuracies"
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,9 @@ class Report:
         board = self.ranking()
         if board is not None:
             parts.append(f"### {RANKING}\n\n{pipe_table(readable_board(board))}")
+        lost = failures.failures(self.results.runs)
+        if len(lost):
+            parts.append(f"### Failures\n\n{pipe_table(failures.readable(lost))}")
         for outcome in self.experiments:
             picture = f"figures/experiment-{outcome.figure.name}.svg" if pictures else ""
             parts.append(experiments.markdown(outcome, picture))
@@ -58,7 +69,7 @@ class Report:
         """By file name, numbers in full."""
         out = {}
         if not self.results.runs.empty:
-            out["results.csv"] = summary(self.results)
+            out["results.csv"] = failures.with_sentences(summary(self.results), self.results.runs)
             out["running_time.csv"] = expected_running_time(
                 costs(self.results, ACCURACIES), self.results.runs, self.weight
             )
@@ -80,13 +91,15 @@ class Report:
             table = summary(self.results)
             for n, problem in enumerate(dict.fromkeys(table["problem"]), 1):
                 people = readable(table[table["problem"] == problem], spread=True).drop(columns="problem")
-                caption = (
-                    f"Results on {problem}: medians over trials, quartiles in brackets; a failure counts as infinite"
-                )
+                caption = f"Results on {problem}: {reading(table[table['problem'] == problem])}"
                 out[f"problem-{n}.tex"] = latex.table(people, caption)
         board = self.ranking()
         if board is not None:
             out["ranking.tex"] = latex.table(readable_board(board), RANKING)
+        lost = failures.failures(self.results.runs)
+        if len(lost):
+            people = failures.readable(lost).drop(columns="what happened")
+            out["failures.tex"] = latex.table(people, "Failures", failures.sentences(self.results.runs))
         if self.tuning is not None:
             out["tuning.tex"] = latex.table(tuning.readable(self.tuning), "Tuning", tuning.remarks(self.tuning))
         for outcome in self.experiments:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bilevelbench import reached
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.registry import Registry, make
 from bilevelbench.report.statistics import median
-from bilevelbench.report.tables import FAILED
 from bilevelbench.results import CURVE, Results
 from bilevelbench.suite import ProblemEntry, Suite, make_trial
 from bilevelbench.trial import Budget, Spec, Trial
@@ -160,7 +160,7 @@ def _ends(results: Results, by: str) -> pd.DataFrame:
     last = results.curve.drop_duplicates("trial_id", keep="last").set_index("trial_id")
     runs = results.runs.set_index("trial_id")
     value = last[by] if by in last else pd.Series(np.nan, index=last.index)
-    failed = runs["status"].isin(FAILED)
+    failed = reached.failed(runs)
     score = value.reindex(runs.index)
     good = np.isfinite(score) & ~failed
     return pd.DataFrame({"score": score.where(good, np.inf), "scored": good, "ended": ~failed, "steps": runs["steps"]})

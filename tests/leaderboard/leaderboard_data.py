@@ -32,7 +32,7 @@ def make_results(methods, problems, seeds, points=10, seed=0, prefix="t"):
                         {
                             "trial_id": trial, "step": step, "first_order": first * step, "second_order": second * step,
                             "cost": float((first + second) * step), "seconds": 1e-4 * step, "grad_phi": value,
-                            "phi": value**2, "g_y": value / 10,
+                            "phi": value**2, "grad_phi_error": 0.0, "g_y": value / 10,
                         }
                     )  # fmt: skip
                     if failed and k == 3:

@@ -13,7 +13,9 @@ from threading import Thread
 
 import numpy as np
 import pytest
+from helpers import DIVERGES, HEALTHY, certified, guide_command
 from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results, material
+from test_cli import cli
 
 from bilevelbench.leaderboard.boards import restrict
 from bilevelbench.leaderboard.build import write_site
@@ -22,6 +24,7 @@ from bilevelbench.leaderboard.pieces import slug
 from bilevelbench.leaderboard.serve import server
 from bilevelbench.report.statistics import board, costs
 from bilevelbench.report.tables import ACCURACIES, printable, titled
+from bilevelbench.store import load_results
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 ARGUMENTS = (
@@ -58,6 +61,14 @@ def everything(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     data = material(folder)
     return data, write_site(data, folder / "out").parent
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory):
+    """The two trials on the problem of the guide."""
+    folder = tmp_path_factory.mktemp("guide")
+    assert cli(*guide_command(folder))[0] == 0
+    return load_results(folder / "out")
 
 
 @pytest.fixture
@@ -281,6 +292,40 @@ def test_curves_are_the_medians_of_the_trials(watch, site, everything):
     assert [p[:2] for p in page.evaluate(fake)] == [[1, 5], [2, 3], [3, 2]]
 
 
+def test_the_weighted_axis_counts_samples(watch, tmp_path):
+    """Calls are one a step; a step of ten samples of which four are products costs 6 + 4 w."""
+    data = make_results({"noisy": (1, 1, 1.0)}, {"p": {"sigma_g": 1.0}}, seeds=1, points=4)
+    step = data.curve["step"].to_numpy()
+    data.curve["cost"], data.curve["second_order_samples"] = 10.0 * step, 4.0 * step
+    index = write_site(Material({"default": data}), tmp_path / "site")
+    (file,) = (index.parent / "problem").glob("*.html")
+    page = watch(root=tmp_path.as_uri()).open(file.as_uri())
+    seen = page.evaluate("BILEVELBENCH.summarise(BILEVELBENCH.curves.methods[0].trials, 'weighted', 'grad_phi', 3)")
+    assert [p[0] for p in seen] == pytest.approx(list((6 + 3 * 4) * step))
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_run_that_diverged_stands_below_a_healthy_one(watch, guide, tmp_path, bounded):
+    results = certified(guide) if bounded else guide
+    index = write_site(Material({"default": results}), tmp_path / "site")
+    watched = watch(root=tmp_path.as_uri())
+    page = watched.open(index.as_uri())
+    for weight in (1, 4):
+        set_weight(page, weight)
+        assert [method for method, *_ in rows(page)] == [HEALTHY, DIVERGES]
+        assert [rank for _, rank, _ in rows(page)] == ([1, 2] if bounded else [1.5, 1.5])
+    assert f"first is {HEALTHY}" in page.locator("#said").text_content()
+    sparks = page.locator("#ranking-default-deterministic svg.spark")
+    assert [s.get_attribute("aria-label") for s in sparks.all()][1] == "gradient norm does not fall"
+    assert "1 of the trials failed, and count as what reached nothing" in page.locator(".lead").text_content()
+    problem = watched.open((index.parent / "problem" / "ridge_toy.html").as_uri())
+    assert problem.locator("#results-1 tbody th").all_text_contents() == [HEALTHY, DIVERGES]
+    assert ("not certified" in problem.locator("#results-1").text_content()) != bounded
+    assert "|x| > 1e+06, that is 1e+06 (1 + |x0|), at step 1" in problem.locator("#failures-table").text_content()
+    chosen = problem.eval_on_selector_all("#method-list label", "l => l.map(e => e.textContent.trim())")
+    assert set(chosen) == {HEALTHY, DIVERGES}
+
+
 def test_the_curves_obey_their_controls(watch, site):
     watched = watch()
     page = watched.open((site / "problem" / "bowl.html").as_uri())
@@ -295,7 +340,7 @@ def test_the_curves_obey_their_controls(watch, site):
     assert len(first) == page.locator("#method-list input:checked").count() > 0
     assert "oracle calls (samples)" in labels()
     page.select_option("#x-axis", "weighted")
-    assert "weighted calls" in labels()
+    assert "weighted calls (samples)" in labels()
     assert page.locator("#w").is_visible()
     page.fill("#w", "4")
     assert drawn() != first

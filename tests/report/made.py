@@ -8,7 +8,7 @@ from bilevelbench.results import Results, curve_frame, runs_frame
 
 
 def results(*trials, records=()):
-    """Each trial: a dict of run columns, with `curve` as a list of (first_order, second_order, grad_phi)."""
+    """Each trial: a dict of run columns, with `curve` as a list of (first_order, second_order, grad_phi); phi is grad_phi."""
     runs, curve = [], []
     for n, trial in enumerate(trials):
         given = {"problem_params": "{}"} | trial
@@ -22,7 +22,7 @@ def results(*trials, records=()):
         runs.append(row | given)
         curve += [
             {"trial_id": f"t{n:03}", "step": s, "cost": a + b, "first_order": a, "second_order": b, "grad_phi": g,
-             "seconds": 0.5 * s}
+             "phi": g, "grad_phi_error": 0.0, "seconds": 0.5 * s}
             for s, (a, b, g) in enumerate(points)
         ]  # fmt: skip
     return Results(runs_frame(runs), curve_frame(curve), list(records))
@@ -37,7 +37,8 @@ def costs(table, second=0.0):
             rows.append(
                 {"trial_id": f"{problem}-{method}-{seed}", "problem": problem, "method": method, "algorithm": method,
                  "seed": seed, "data_seed": "", "repeat": 0, "target": 0.1, "first_order": float(first),
-                 "second_order": float(two), "cost": float(first + two), "seconds": 1.0, "steps": 1.0}
+                 "second_order": float(two), "cost": float(first + two), "seconds": 1.0, "steps": 1.0,
+                 "failed": False}
             )  # fmt: skip
     return pd.DataFrame(rows)
 

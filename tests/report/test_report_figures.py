@@ -10,6 +10,7 @@ import pytest
 
 from bilevelbench.errors import StoreError
 from bilevelbench.report import figures, rates, statistics
+from bilevelbench.results import Results
 
 NASTY = "_<b>$x{$ & 'é'"
 
@@ -48,6 +49,18 @@ def test_convergence_against_each_axis(x, places):
     figure = figures.convergence_figure(data, "quadratic", x, weight=2.0)
     assert lines(figure) == [(places, [1.0, 0.5])]  # a log axis has no place for 0
     assert figure.axes[0].get_xlabel().startswith(figures.AXES[x])
+
+
+def test_the_weighted_axis_counts_samples_as_the_board_does():
+    """A batch of ten gradients and four products is 10 + 4 w, also beside a problem without noise."""
+    data = made.results({"curve": [(1, 1, 1.0)], "problem": "noisy"}, {"curve": [(10, 5, 1.0)]})
+    curve = data.curve.assign(cost=[14.0, 15.0], second_order_samples=[4.0, np.nan])
+    data = Results(data.runs, curve, [])
+    for title, at in (("noisy", [10 + 3 * 4]), ("quadratic", [10 + 3 * 5])):
+        assert lines(figures.convergence_figure(data, title, "weighted", weight=3.0)) == [(at, [1.0])]
+        cost = statistics.costs(data, (2.0,)).set_index("problem").loc[[title]]
+        assert statistics.weighted(cost, 3.0).tolist() == at
+    assert "samples" in figures.AXES["weighted"]
 
 
 def test_the_band_is_over_seeds():

@@ -4,10 +4,11 @@
   const B = window.BILEVELBENCH;
   const data = B.curves;
   const NAMES = { grad_phi: "|grad phi|", phi: "phi", g_y: "|g_y|" };
-  const AXES = { cost: "oracle calls (samples)", first: "gradient calls", weighted: "weighted calls", step: "steps", seconds: "seconds" };
+  const AXES = { cost: "oracle calls (samples)", first: "gradient calls", weighted: "weighted calls (samples)", step: "steps", seconds: "seconds" };
 
   function positions(trial, axis, w) {
-    return axis === "weighted" ? trial.x.first.map((f, i) => f + w * trial.x.second[i]) : trial.x[axis];
+    // `cost` and `second` count samples, as the board does, and `cost` holds a second-order one once already
+    return axis === "weighted" ? trial.x.cost.map((c, i) => c + (w - 1) * trial.x.second[i]) : trial.x[axis];
   }
 
   function quantile(sorted, q) {
