@@ -395,6 +395,7 @@ class PackRun:
             over = self._judged(over, state)
         for end, i in zip(ends, which, strict=True):
             status, message = over[i]
+            message = "; ".join((message, *meter.remarks(i)))
             counts = {name: float(column[i]) for name, column in columns.items()}
             self.result.runs.append(self.lanes[i].run_row(status, message, **shared, **counts, **end))
 
