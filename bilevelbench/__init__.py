@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from bilevelbench.errors import BilevelbenchError as BilevelbenchError
     from bilevelbench.errors import InvalidInput as InvalidInput
     from bilevelbench.errors import MissingConstant as MissingConstant
+    from bilevelbench.known import KnownFailure as KnownFailure
     from bilevelbench.lanes import PerLane as PerLane
     from bilevelbench.lanes import dot as dot
     from bilevelbench.lanes import keep as keep
@@ -73,6 +74,7 @@ _HOME = {
     "BilevelbenchError": "errors",
     "InvalidInput": "errors",
     "MissingConstant": "errors",
+    "KnownFailure": "known",
     "PerLane": "lanes",
     "dot": "lanes",
     "keep": "lanes",
@@ -112,3 +114,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"bilevelbench.{_HOME[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not loaded yet."""
+    return sorted(__all__)

@@ -16,6 +16,7 @@ from torch import Tensor
 from bilevelbench.claim import Claim
 from bilevelbench.constants import Constants
 from bilevelbench.errors import InvalidInput, MissingConstant
+from bilevelbench.known import KnownFailure
 from bilevelbench.lanes import PerLaneMarker
 from bilevelbench.oracle import Oracle
 
@@ -50,7 +51,7 @@ class Algorithm(BaseModel):
     claims: ClassVar[tuple[Claim, ...]] = ()
     reports: ClassVar[Literal["own", "last", "random"]] = "last"
     tuned: ClassVar[Mapping[str, Role]] = {}  # the parameters that are tuned
-    known_exceptions: ClassVar[Mapping[str, str]] = {}  # checks of the conformance kit that it fails, and why
+    known_exceptions: ClassVar[Mapping[str, KnownFailure]] = {}  # checks of the conformance kit that it fails, and why
 
     def resolve(self, constants: Constants) -> Self:
         """Fill what is None from the problem's constants; a missing constant is an error that names it."""

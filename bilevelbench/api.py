@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bilevelbench.algorithm import Algorithm
 from bilevelbench.constants import Constant, Constants, estimated
-from bilevelbench.errors import InvalidInput
+from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.executor import GRACE, Executor, Progress, run_here, run_in_workers
 from bilevelbench.lane import Lane
 from bilevelbench.meter import COLUMNS
@@ -133,7 +133,10 @@ def run_trials(
 
 @dataclass(frozen=True)
 class Solution:
-    """What `solve` returns. `counts` are oracle calls by column; `certificate` says how phi and grad_phi were obtained."""
+    """What `solve` returns. `counts` are oracle calls by column; `certificate` says how phi and grad_phi were obtained.
+
+    `message` says how the run ended, and also if x is x0.
+    """
 
     x: Tensor
     y: Tensor
@@ -162,6 +165,7 @@ def solve(
     target: float | None = None,
     constants: Mapping[str, Constant | float] | None = None,
     seed: int = 0,
+    errors: Literal["raise", "return"] = "raise",
     **params: Any,
 ) -> Solution:
     """min over x of f(x, y*(x)), y*(x) = argmin over y of g(x, y), for two torch functions that return a scalar.
@@ -170,7 +174,12 @@ def solve(
 
     x0 and y0 may have any shape; f and g see that shape. Without `constants` the largest curvature of g in y is estimated
     at the start (marked so, and not counted), from which methods take their lower-level steps.
+
+    What f, g or the method raises is raised; with `errors="return"` the Solution has the status `error` and the start. A
+    run whose answer is the start, say because its budget covers no step, says so in `message`.
     """
+    if errors not in ("raise", "return"):
+        raise InvalidInput(f"errors={errors!r}{suggestion(str(errors), ('raise', 'return'))}")
     x0, y0 = torch.as_tensor(x0).detach(), torch.as_tensor(y0).detach()
     if x0.dtype != y0.dtype or x0.dtype not in (torch.float32, torch.float64):
         raise InvalidInput(f"x0 is {x0.dtype} and y0 {y0.dtype}; give both as float64, or both as float32")
@@ -198,16 +207,11 @@ def solve(
     with default_dtype(x0.dtype):
         running = PackRun([lane], pack_algorithm([method], x0.dtype), instance, order=[0], wide=False)
         result = running.run()
-    row = result.runs[0]
-    # A target is met by the point that was looked at, which need not be the method's own choice.
-    which = "last_" if row["status"] == "target" else ""
-    x, y = running.last if which else running.answer
-    counts = {name: int(row.get(name, 0)) for name in (*COLUMNS, "first_order", "second_order")}
-    return Solution(
-        x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get(f"{which}phi", float("nan")),
-        grad_phi=row.get(f"{which}grad_phi", float("nan")), status=row["status"], message=row["message"], steps=row["steps"],
-        counts=counts, certificate=row["certificate"], params=method.given(), curve=curve_of(result.curve.columns).to_pandas(),
-    )  # fmt: skip
+    if running.error is not None and errors == "raise":
+        told = result.runs[0]["message"]
+        running.error.add_note(f'{method.name} failed {told}; errors="return" gives its counts and its curve')
+        raise running.error
+    return _solution(running, result, method, x0, y0)
 
 
 def checked_budget(**limits: Any) -> Budget:
@@ -217,6 +221,22 @@ def checked_budget(**limits: Any) -> Budget:
         return Budget(**limits)
     except ValidationError as error:
         raise InvalidInput(f"budget: {faults(error)}") from None
+
+
+def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tensor, y0: Tensor) -> Solution:
+    row = result.runs[0]
+    # A target is met by the point that was looked at, which need not be the method's own choice.
+    which = "last_" if row["status"] == "target" else ""
+    x, y = running.last if which else running.answer
+    message = row["message"]
+    if torch.equal(x.reshape(-1), x0.reshape(-1)):
+        message += "; the answer is the start: x is x0"
+    counts = {name: int(row.get(name, 0)) for name in (*COLUMNS, "first_order", "second_order")}
+    return Solution(
+        x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get(f"{which}phi", float("nan")),
+        grad_phi=row.get(f"{which}grad_phi", float("nan")), status=row["status"], message=message, steps=row["steps"],
+        counts=counts, certificate=row["certificate"], params=method.given(), curve=curve_of(result.curve.columns).to_pandas(),
+    )  # fmt: skip
 
 
 def _specs(chosen: Chosen | Sequence[Chosen], plugins: Registry) -> list[Spec]:

@@ -47,6 +47,7 @@ class Meter:
         self.samples: F64 = np.zeros((len(QUERIES), lanes))
         self.rounds: F64 = np.zeros(lanes)
         self.bytes: F64 = np.zeros(lanes)
+        self.cuts: dict[str, F64] = {}  # by level: the largest batch that a lane asked for beyond the data, or 0
         self.ghost: BOOL = np.zeros(lanes, dtype=np.bool_)
         self.has_ghosts = False
         self.mask: Tensor | None = None  # (L, 1); None while every lane is on
@@ -92,6 +93,23 @@ class Meter:
         on = self._charged()
         self.rounds[on] += 1
         self.bytes[on] += size
+
+    def note_cut(self, level: str, size: int | Tensor) -> None:
+        """A batch larger than the data, in lanes that are on."""
+        asked = np.asarray(size, dtype=np.float64).reshape(-1) * self._charged()
+        beyond = np.where(asked > self._data(level), asked, 0.0)
+        self.cuts[level] = np.maximum(self.cuts.get(level, 0.0), beyond)
+
+    def remarks(self, lane: int) -> list[str]:
+        """What the row of a lane has to say of its samples."""
+        return [
+            f"a batch of {asked[lane]:.0f} of {level} was cut to its {self._data(level)} data"
+            for level, asked in sorted(self.cuts.items())
+            if asked[lane]
+        ]
+
+    def _data(self, level: str) -> int:
+        return self.whole[f"value_{level}"]
 
     def switch(self, mask: Tensor | None) -> None:
         """Only these lanes from now on."""
@@ -153,6 +171,7 @@ class Meter:
         self.calls, self.samples = self.calls[:, index], self.samples[:, index]
         self.budgets, self.ghost = self.budgets[index], self.ghost[index]
         self.rounds, self.bytes = self.rounds[index], self.bytes[index]
+        self.cuts = {what: asked[index] for what, asked in self.cuts.items()}
         self.real = np.array(real, dtype=np.bool_)
         self.has_ghosts = bool(self.ghost.any())
         self._update_slack()

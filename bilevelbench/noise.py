@@ -59,6 +59,13 @@ def levels(noise: Noise) -> dict[str, float]:
     return {} if isinstance(noise, FiniteSum) else {name: getattr(noise, name, 0.0) for name in names}
 
 
+def is_exact(noise: Noise, level: str) -> bool:
+    """Whether a sample of f or g is the exact answer; one of g serves products with second derivatives as well."""
+    if isinstance(noise, Additive):
+        return noise.sigma_f == 0 if level == "f" else noise.sigma_g == noise.sigma_h == 0
+    return isinstance(noise, Exact)
+
+
 @dataclass(frozen=True)
 class Rows:
     """The rows of a mini-batch and their weights, both (*points, L, B): f is `sum_b weight_b loss(index_b)`."""

@@ -71,7 +71,7 @@ class Oracle:
         self.meter = Meter(whole, budgets or [float("inf")] * self.L, real or [True] * self.L)
         self.network = part.network if part else None
         self._seed(seeds)
-        self._sampler = Sampler(noise, self.dx, self.dy, self.dtype)
+        self._sampler = Sampler(noise, self.dx, self.dy, self.dtype, self.meter)
         self._fixed_bounds: dict[int, tuple[Tensor, int, int]] = {}
         self._frames = [_Frame(0, 1 << 30)]
         self._plug(instance)

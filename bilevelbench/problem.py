@@ -15,6 +15,7 @@ from bilevelbench.autograd import derive
 from bilevelbench.constants import Constant, Constants, exact
 from bilevelbench.data import DataFile
 from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.known import KnownFailure
 from bilevelbench.network import Agents
 from bilevelbench.noise import Exact, Noise, levels
 
@@ -178,7 +179,7 @@ class Problem(BaseModel):
     max_lanes: ClassVar[int] = 256
     embedded: ClassVar[bool] = True  # needs no download and no long computation: part of `run --all`
     data_sets: ClassVar[Sequence[int]] = range(1 << 31)  # data seeds, in the order in which suites take them
-    known_exceptions: ClassVar[Mapping[str, str]] = {}  # checks of the conformance kit that it fails, and why
+    known_exceptions: ClassVar[Mapping[str, KnownFailure]] = {}  # checks of the conformance kit that it fails, and why
     checked_with: ClassVar[Mapping[str, Any]] = {}  # parameters for that kit, where the usual ones would take it hours
     data_files: ClassVar[tuple[DataFile, ...]] = ()  # what it reads; `bilevelbench data` fetches and checks them
 

@@ -148,6 +148,7 @@ class PackRun:
         self.last = self.answer = instance.x0, instance.y0  # of the lanes that ended last
         self.kept: tuple[Tensor, Tensor] | None = None  # the random iterate, if that is the answer
         self.grad_sum = torch.zeros(len(order), 1, dtype=torch.float64)
+        self.error: Exception | None = None  # what ended a pack of one trial
         self._reservoir: Draws | None = None
         self._next = _Next.of(lanes)
         self._may_stop = type(algorithm).stopped is not Algorithm.stopped
@@ -162,6 +163,7 @@ class PackRun:
         except Exception as error:
             if not self.alone:
                 raise PackFailed from error
+            self.error = error
             status = "invalid" if isinstance(error, BooksDisagree) else "error"
             where = f"in step {self.step + 1}" if self.began else "in `init`"
             told = f"{where}: {explain(error, _file(type(self.algorithm)))}"
@@ -400,6 +402,7 @@ class PackRun:
             over = self._judged(over, state)
         for end, i in zip(ends, which, strict=True):
             status, message = over[i]
+            message = "; ".join((message, *meter.remarks(i)))
             counts = {name: float(column[i]) for name, column in columns.items()}
             self.result.runs.append(self.lanes[i].run_row(status, message, **shared, **counts, **end))
 

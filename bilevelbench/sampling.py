@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bilevelbench.draws import Draws
-from bilevelbench.errors import InvalidInput
+from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.lanes import dot
-from bilevelbench.noise import Additive, FiniteSum, Noise, Rows
+from bilevelbench.meter import Meter
+from bilevelbench.noise import Additive, FiniteSum, Noise, Rows, is_exact
 from bilevelbench.sample import Order, Sample
 
 Level = Literal["f", "g"]
@@ -21,8 +22,9 @@ Level = Literal["f", "g"]
 class Sampler:
     """The sampling side of an oracle."""
 
-    def __init__(self, noise: Noise, dx: int, dy: int, dtype: torch.dtype) -> None:
-        self.noise, self.dx, self.dy, self.dtype = noise, dx, dy, dtype
+    def __init__(self, noise: Noise, dx: int, dy: int, dtype: torch.dtype, meter: Meter) -> None:
+        self.noise, self.dx, self.dy, self.dtype, self._meter = noise, dx, dy, dtype, meter
+        self._exact = {level: is_exact(noise, level) for level in ("f", "g")}
         self._passed = {"f": (0, 0), "g": (0, 0)}  # order="epoch": the pass, and the rows taken of it, in every lane
 
     def draw(
@@ -37,24 +39,38 @@ class Sampler:
         draws: Draws,
     ) -> Sample:
         _check_size(level, size)
-        sample = Sample(level, size, place, indices, longest, points)
+        if order not in get_args(Order):
+            raise InvalidInput(f"a sample has no order={order!r}{suggestion(str(order), get_args(Order))}")
         if not isinstance(self.noise, FiniteSum):
             if order != "replacement":
                 raise InvalidInput(f"order={order!r} needs a finite sum; this problem's noise is {self.noise}")
-            return sample
-        n = self.noise.n_f if level == "f" else self.noise.n_g
-        largest = size if isinstance(size, int) else int(size.max())
-        if largest > n:
-            raise InvalidInput(
-                f"a batch of {largest} of {level}, which has only {n} data; ask for at most {n}, or for no sample"
-            )
-        if order == "replacement":
-            return self._with_replacement(sample, n, largest, draws)
-        if not isinstance(size, int) or points is not None:
+            # without noise a sample is the exact answer, and is charged as one
+            return Sample(level, 1 if self._exact[level] else size, place, indices, longest, points)
+        if order != "replacement" and (not isinstance(size, int) or points is not None):
             raise InvalidInput(f"order={order!r} takes one whole number as size and no points")
+        n, size = self._data(level), self._cut(level, size)
+        sample = Sample(level, size, place, indices, longest, points)
+        if order == "replacement" or not isinstance(size, int):
+            return self._with_replacement(sample, n, draws)
         return self._epoch(sample, n, size, draws) if order == "epoch" else self._block(sample, n, size, draws)
 
-    def _with_replacement(self, sample: Sample, n: int, largest: int, draws: Draws) -> Sample:
+    def _data(self, level: Level) -> int:
+        return self.noise.n_f if level == "f" else self.noise.n_g
+
+    @overload
+    def _cut(self, level: Level, size: int) -> int: ...
+    @overload
+    def _cut(self, level: Level, size: int | Tensor) -> int | Tensor: ...
+    def _cut(self, level: Level, size: int | Tensor) -> int | Tensor:
+        """A batch larger than the data is cut to them, which the rows of its lanes will say."""
+        n = self._data(level)
+        if int(size if isinstance(size, int) else size.max()) <= n:
+            return size
+        self._meter.note_cut(level, size)
+        return n if isinstance(size, int) else size.clamp(max=n)
+
+    def _with_replacement(self, sample: Sample, n: int, draws: Draws) -> Sample:
+        largest = sample.size if isinstance(sample.size, int) else int(sample.size.max())
         shape = (largest, sample.points or 1)  # a lane's first rows are the same whatever the largest batch of its pack
         u = draws.uniform(f"rows_{sample.level}", sample.place, sample.indices, shape[0] * shape[1], sample.longest)
         index = torch.from_numpy(np.minimum((u * n).astype(np.int64), n - 1)).reshape(*shape, -1).permute(1, 2, 0)
@@ -91,7 +107,7 @@ class Sampler:
         if not isinstance(self.noise, FiniteSum):
             raise InvalidInput(f"blocks of {level} need a finite sum; this problem's noise is {self.noise}")
         _check_size(level, size)
-        n = self.noise.n_f if level == "f" else self.noise.n_g
+        n, size = self._data(level), self._cut(level, size)
         count = -(-n // size)
         out = []
         for number in range(count):
@@ -123,6 +139,8 @@ class Sampler:
     def add_noise(self, query: str, out: Any, arguments: tuple[Tensor, ...], xi: Sample, draws: Draws) -> Any:
         """Additive noise: the mean of B samples is one normal of variance sigma^2/B."""
         level = xi.level
+        if self._exact[level]:
+            return out
         if query.startswith("grad"):
             if isinstance(out, tuple):
                 return tuple(
@@ -163,10 +181,14 @@ def _with_rows(sample: Sample, rows: Rows, size: int | Tensor | None = None, blo
 
 
 def _check_size(level: str, size: int | Tensor) -> None:
+    wrong: object = size
     if isinstance(size, Tensor):
         bad = size[~((size >= 1) & (size == size.round()))] if size.is_floating_point() else size[size < 1]
-        culprit = bad[0].item() if len(bad) else None
-    else:
-        culprit = None if isinstance(size, int) and size >= 1 else size
-    if culprit is not None:
-        raise InvalidInput(f"a batch of {culprit} of {level}: ask for a whole number of samples, at least one")
+        if len(bad) == 0:
+            return
+        wrong = bad[0].item()
+    elif isinstance(size, int) and size >= 1:
+        return
+    raise InvalidInput(
+        f"a batch of {wrong} of {level}: ask for a whole number of samples, at least one; the exact answer needs no sample"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 
 import numpy as np
@@ -442,6 +443,61 @@ def test_solve_says_when_the_method_diverges():
     got = bilevelbench.solve(f, g, start(), start(), eta_x=1e100, steps=100)
     assert got.status == "diverged"
     assert "eta_x=1e+100" in got.message
+
+
+class Broken(ArithmeticError):
+    """Of the function itself."""
+
+
+def breaking(after: int):
+    """g, which fails at a call that is neither the first nor part of the look at the start."""
+    calls = 0
+
+    def g_that_breaks(x: Tensor, y: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise Broken("nobody knows this point")
+        return g(x, y)
+
+    return g_that_breaks
+
+
+def test_solve_raises_what_a_function_raises():
+    with pytest.raises(Broken, match="nobody knows this point") as caught:
+        bilevelbench.solve(f, breaking(120), start(), start(), eta_x=0.1, steps=50)
+    assert caught.traceback[-1].name == "g_that_breaks"
+    assert re.fullmatch(r"f2ba failed in step \d+: Broken: nobody.*; errors=\"return\" gives.*", caught.value.__notes__[0])
+
+
+def test_solve_raises_what_a_method_raises():
+    class Clumsy(Shrink):
+        name = "clumsy"
+
+        def step(self, s, oracle):
+            raise KeyError("x")
+
+    with pytest.raises(KeyError, match="x"):
+        bilevelbench.solve(f, g, start(), start(), Clumsy(), steps=3)
+
+
+def test_solve_returns_an_error_if_asked_to():
+    got = bilevelbench.solve(f, breaking(120), start(), start(), eta_x=0.1, steps=50, errors="return")
+    assert got.status == "error"
+    assert "Broken: nobody knows this point" in got.message
+    assert got.message.endswith("; the answer is the start: x is x0")
+    assert torch.equal(got.x, start())
+    with pytest.raises(InvalidInput, match="errors='returns'; did you mean 'return'"):
+        bilevelbench.solve(f, g, start(), start(), eta_x=0.1, steps=3, errors="returns")
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_start"), [({"budget": 3}, True), ({"steps": 2}, False), ({"steps": 9, "target": 1e9}, True)]
+)
+def test_solve_says_when_its_answer_is_the_start(limits, is_start):
+    got = bilevelbench.solve(f, g, start(), start(), eta_x=0.1, **limits)
+    assert torch.equal(got.x, start()) == is_start
+    assert ("the answer is the start: x is x0" in got.message) == is_start
 
 
 @pytest.mark.parametrize("method", ["f2ba", "f2sa", "aid", "itd"])

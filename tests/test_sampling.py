@@ -258,10 +258,34 @@ def test_noise_has_the_same_bits_packed_and_alone(bowl, door, normal, query):
         assert torch.equal(getattr(single, query)(*copies, single.sample_g(3))[0], together[lane])
 
 
-def test_sample_of_an_exact_problem_is_charged_and_changes_nothing(bowl, door, normal):
+@pytest.mark.parametrize("B", [5, sizes(1, 2, 500, 4)], ids=["common", "per lane"])
+def test_sample_of_an_exact_problem_is_the_exact_answer_and_is_charged_as_one(bowl, door, normal, B):
     oracle, x, y = door(bowl()), normal(4, 3), normal(4, 5)
-    assert torch.equal(oracle.grad_g_y(x, y, oracle.sample_g(5)), oracle.grad_g_y(x, y))
-    assert cost(oracle) == [6] * 4
+    assert torch.equal(oracle.grad_g_y(x, y, oracle.sample_g(B)), oracle.grad_g_y(x, y))
+    assert cost(oracle) == [2] * 4
+    oracle.grad_f(x, y, oracle.sample_f(B, points=3))
+    assert cost(oracle) == [5] * 4
+    assert oracle.books_agree
+
+
+@pytest.mark.parametrize(
+    ("noise", "f", "g"),
+    [
+        (Additive(), 1, 1),
+        (Additive(sigma_f=1.0), 7, 1),
+        (Additive(sigma_g=1.0), 1, 7),
+        (Additive(sigma_h=1.0), 1, 7),  # a sample of g serves products too
+        (Additive(sigma_f=1.0, sigma_g=1.0), 7, 7),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("B", [7, sizes(7, 7, 7, 7)], ids=["common", "per lane"])
+def test_a_level_without_noise_is_charged_as_exact(bowl, door, normal, noise, f, g, B):
+    for query, price in (("grad_f_y", f), ("grad_g_y", g)):
+        oracle, x, y = door(bowl(noise=noise)), normal(4, 3), normal(4, 5)
+        noisy, plain = (getattr(oracle, query)(x, y, xi) for xi in (draw(oracle, query, B), None))
+        assert cost(oracle) == [price + 1] * 4
+        assert torch.equal(noisy, plain) == (getattr(noise, f"sigma_{query[5]}") == 0)
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
@@ -280,10 +304,17 @@ def test_batch_without_a_sample_in_one_lane_is_refused(bowl, door):
         door(bowl()).sample_f(sizes(1, 2, 0, 4))
 
 
-@pytest.mark.parametrize("B", [18, sizes(1, 2, 18, 4)], ids=["common", "per lane"])
-def test_batch_larger_than_the_data_is_refused(least_squares, door, B):
-    with pytest.raises(InvalidInput, match="a batch of 18 of g, which has only 17 data"):
-        door(least_squares()).sample_g(B)
+@pytest.mark.parametrize("B", [None, 4.0, "4"])
+def test_batch_that_is_no_number_is_refused(bowl, door, B):
+    with pytest.raises(InvalidInput, match=f"a batch of {B} of g: ask for a whole number of samples, at least one; the exact"):
+        door(bowl()).sample_g(B)
+
+
+@pytest.mark.parametrize("make", ["bowl", "least_squares"])
+@pytest.mark.parametrize(("order", "way_out"), [("bogus", "there is block, epoch"), ("Epochs", "did you mean 'epoch'")])
+def test_order_that_does_not_exist_is_refused(request, door, make, order, way_out):
+    with pytest.raises(InvalidInput, match=f"a sample has no order='{order}'; {way_out}"):
+        door(request.getfixturevalue(make)()).sample_g(4, order=order)
 
 
 @pytest.mark.parametrize(("query", "wrong"), [("grad_f", "g"), ("value_f", "g"), ("grad_g_y", "f")])
@@ -353,6 +384,58 @@ def test_no_sample_is_the_whole_sum_and_is_charged_all_its_rows(sums, query, n):
     getattr(oracle, query)(x, y)
     assert cost(oracle) == [n] * 4
     assert (oracle.n_f, oracle.n_g) == (11, 17)
+
+
+@pytest.mark.parametrize(
+    ("order", "B", "drawn"),
+    [
+        ("replacement", 18, [17] * 4),
+        ("replacement", sizes(1, 17, 18, 400), [1, 17, 17, 17]),
+        ("epoch", 18, [17] * 4),
+        ("block", 400, [17] * 4),
+    ],
+)
+def test_batch_larger_than_the_data_is_cut_to_them_and_charged_as_drawn(sums, order, B, drawn):
+    oracle, x, y = sums
+    xi = oracle.sample_g(B, order=order)
+    out = oracle.grad_g_y(x, y, xi)
+    assert xi.rows.index.shape == (4, 17)
+    assert cost(oracle) == drawn
+    if order != "replacement":  # all rows once
+        torch.testing.assert_close(out, oracle.grad_g_y(x, y))
+
+
+def test_cut_batch_is_the_batch_of_all_data(least_squares, door):
+    cut, whole = door(least_squares()), door(least_squares())
+    assert torch.equal(cut.sample_g(18).rows.index, whole.sample_g(17).rows.index)
+    assert len(door(least_squares()).blocks_g(40)) == 1
+
+
+def test_a_cut_is_noted_for_the_lanes_that_made_it(least_squares, door):
+    oracle = door(least_squares(), real=[True, True, True, True, False], lanes=5)
+    oracle.sample_g(sizes(1, 17, 18, 400, 500))
+    oracle.sample_g(sizes(1, 17, 30, 20, 500))
+    with oracle.only(sizes(1, 0, 0, 0, 0) == 1):
+        oracle.sample_f(12)
+    told = [oracle.meter.remarks(lane) for lane in range(5)]
+    assert told == [
+        ["a batch of 12 of f was cut to its 11 data"],
+        [],
+        ["a batch of 30 of g was cut to its 17 data"],
+        ["a batch of 400 of g was cut to its 17 data"],
+        [],
+    ]
+    oracle.take([3, 0], [True, True])
+    assert [oracle.meter.remarks(lane) for lane in range(2)] == [told[3], told[0]]
+    oracle.blocks_f(64)
+    assert oracle.meter.remarks(0) == ["a batch of 64 of f was cut to its 11 data", *told[3]]
+
+
+def test_a_lane_without_budget_notes_nothing(least_squares, door, normal):
+    oracle = door(least_squares(), budgets=[3, 100, 100, 100])
+    oracle.grad_g_y(normal(4, 2), normal(4, 3))
+    oracle.sample_g(18)
+    assert [len(oracle.meter.remarks(lane)) for lane in range(4)] == [0, 1, 1, 1]
 
 
 def test_mean_over_single_rows_is_the_whole_sum(sums):

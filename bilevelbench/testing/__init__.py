@@ -7,7 +7,11 @@
         check(plugin)
 
 `bilevelbench check NAME_OR_FILE` runs the same checks. A rule that a plugin cannot keep to is listed in its class, with the
-reason: `known_exceptions: ClassVar = {"slope_of_f": "f is not Lipschitz"}`. The checks guard against mistakes, not malice.
+reason and with words of the failure that is meant; any other failure of that check is still one:
+
+    known_exceptions: ClassVar = {"slope_of_f": KnownFailure(reason="f is not Lipschitz", says="C_f")}
+
+The checks guard against mistakes, not malice.
 """
 
 from bilevelbench.testing.kit import Check, checks_for, parametrize_with_checks, run_checks

@@ -9,6 +9,7 @@ from typing import Any
 
 from bilevelbench.algorithm import Algorithm
 from bilevelbench.errors import suggestion
+from bilevelbench.known import KnownFailure
 from bilevelbench.problem import Problem
 from bilevelbench.registry import registry
 from bilevelbench.testing.report import Failure
@@ -72,12 +73,16 @@ def check_documented(plugin: Plugin) -> None:
         )
 
 
-def known_exceptions(plugin: Plugin, checks: list[str]) -> dict[str, str]:
-    """The class's own list, `known_exceptions: ClassVar = {"check": "reason"}`."""
-    known: dict[str, str] = dict(getattr(type(plugin), "known_exceptions", {}))
-    for name, reason in known.items():
+def known_exceptions(plugin: Plugin, checks: list[str]) -> dict[str, KnownFailure]:
+    """The class's own list, `known_exceptions: ClassVar = {"check": KnownFailure(reason="...", says="...")}`."""
+    known: dict[str, Any] = dict(getattr(type(plugin), "known_exceptions", {}))
+    for name, failure in known.items():
         if name not in checks:
             raise Failure("names of checks in `known_exceptions`", repr(name), f"correct it{suggestion(name, checks)}")
-        if not reason:
-            raise Failure(f"a reason for the known exception {name!r}", "none", "say why the rule cannot hold")
+        if not isinstance(failure, KnownFailure) or not failure.reason.strip() or not failure.says.strip():
+            raise Failure(
+                f"a KnownFailure with a reason and words of the failure for the known exception {name!r}",
+                repr(failure),
+                'write KnownFailure(reason="why the rule cannot hold", says="part of the sentence that the check prints")',
+            )
     return known

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bilevelbench.algorithm import Algorithm
 from bilevelbench.errors import BilevelbenchError, BudgetExhausted, InvalidInput
+from bilevelbench.known import KnownFailure
 from bilevelbench.problem import Problem
 from bilevelbench.rounding import one_thread
 from bilevelbench.testing.algorithm_checks import ALGORITHM_CHECKS
@@ -54,9 +55,9 @@ class Check:
         return Outcome(title_of(plugin), kind_of(plugin), self.name, status, message, time.perf_counter() - began)  # type: ignore[arg-type]
 
     def _verdict(self, plugin: Plugin) -> tuple[Any, str]:
-        reason: str | None = None
+        known: KnownFailure | None = None
         try:
-            reason = known_exceptions(plugin, list(self.names)).get(self.name)
+            known = known_exceptions(plugin, list(self.names)).get(self.name)
             with one_thread():
                 self.function(plugin)
         except Skip as skip:
@@ -64,10 +65,13 @@ class Check:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except (Failure, BudgetExhausted, Exception, SystemExit) as error:
-            if reason is not None:
-                return "known", f"{reason} ({error})"
-            return "failed", str(error) if isinstance(error, Failure) else self._surprise(error, plugin)
-        if reason is not None:
+            message = str(error) if isinstance(error, Failure) else self._surprise(error, plugin)
+            if known is None:
+                return "failed", message
+            if known.says in message:
+                return "known", f"{known.reason} ({message})"
+            return "failed", f"{message}; it is not the known failure, which says {known.says!r}"
+        if known is not None:
             return (
                 "failed",
                 f"expected a failure, since `known_exceptions` lists {self.name!r}; saw none; take it off the list",

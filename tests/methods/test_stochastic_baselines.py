@@ -279,7 +279,7 @@ def test_mean_of_the_random_term_is_the_truncated_series(bowl, door, normal, Q):
 
 def test_random_index_is_uniform_and_each_lane_pays_for_its_own_products(bowl, door, normal):
     Q, lanes = 7, 7000
-    oracle = door(bowl(), lanes=lanes)
+    oracle = door(bowl(noise=Additive(sigma_h=0.1)), lanes=lanes)
     with torch.no_grad():
         zero = torch.zeros(lanes, 3, dtype=torch.float64), torch.zeros(lanes, 5, dtype=torch.float64)
         neumann_random(oracle, *zero, normal(lanes, 5), torch.full((lanes, 1), Q), 0.3, 11)
@@ -351,13 +351,16 @@ def test_runs_of_a_step_differ_only_by_their_directions():
 # ---- counts and samples
 
 
-def bill(text: str, problem: str = "quadratic[dim_x=4,dim_y=6,sigma_g=0.1]", steps: int = 3) -> dict[str, int]:
+def bill(text: str, problem: str = NOISY_QUADRATIC, steps: int = 3) -> dict[str, int]:
     _, oracle = crowd(text, problem, 2, steps)
     columns = {**oracle.meter.columns(), **oracle.meter.sample_columns()}
     return {name: int(column[0]) for name, column in columns.items()}
 
 
-@pytest.mark.parametrize("problem", ["quadratic[dim_x=4,dim_y=6]", "tail_anchor[sigma_f=0.1,sigma_g=0.1,sigma_h=0.1]"])
+@pytest.mark.parametrize(
+    ("problem", "price"),
+    [("quadratic[dim_x=4,dim_y=6]", 1), ("tail_anchor[sigma_f=0.1,sigma_g=0.1,sigma_h=0.1]", 3)],
+)
 @pytest.mark.parametrize(
     ("text", "lower"),
     [
@@ -367,12 +370,12 @@ def bill(text: str, problem: str = "quadratic[dim_x=4,dim_y=6,sigma_g=0.1]", ste
         ("ttsa[batch=3,Q=1]", 3),
     ],
 )
-def test_bill_of_the_methods_with_a_random_term(text, lower, problem):
+def test_bill_of_the_methods_with_a_random_term(text, lower, problem, price):
     got = bill(text, problem)
     assert (got["grad_f"], got["grad_f_x"], got["grad_f_y"]) == (3, 3, 3)  # joint
     assert (got["grad_g"], got["grad_g_x"], got["grad_g_y"]) == (lower, 0, lower)
     assert (got["hvp"], got["jvp"], got["value"]) == (0, 3, 0)  # Q = 1: the only term needs no product
-    assert got["samples"] == got["cost"] == 3 * (3 + lower + 3)
+    assert got["samples"] == got["cost"] == price * (3 + lower + 3)
 
 
 def test_lower_steps_of_bsa_grow_as_the_root_of_k():
@@ -416,6 +419,12 @@ def test_bill_of_pzobo_s(common):
     assert (got["grad_g_y"], got["grad_g_x"], got["hvp"], got["jvp"], got["value"]) == (3 * 16, 0, 0, 0, 0)
     assert got["cost"] == 3 * (7 + 5 * 16)
     assert method(text).calls(1) == {"grad_f": 1, "grad_g_y": 16}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_call_costs_one_where_there_is_no_noise(name):
+    got = bill(name, EXACT_QUADRATIC)
+    assert got["cost"] == got["first_order"] + got["second_order"]
 
 
 def test_only_pzobo_s_is_first_order():
@@ -664,10 +673,10 @@ def test_bad_parameter_is_refused_in_words_before_the_run(text, sentence):
 
 
 @pytest.mark.parametrize("text", ["bsa[batch=200]", "ttsa[batch=200]", "stocbio[batch_f=200]", "pzobo_s[batch_f=200]"])
-def test_batch_larger_than_the_data_is_an_error_row_that_says_so(text):
+def test_batch_larger_than_the_data_is_cut_and_the_row_says_so(text):
     (run,) = bilevelbench.run(text, "logreg_breast_cancer", steps=3).runs.itertuples()
-    assert run.status == "error"
-    assert "a batch of 200 of f, which has only 142 data; ask for at most 142" in run.message
+    assert (run.status, run.steps) == ("budget", 3)
+    assert run.message == "made its 3 steps; a batch of 200 of f was cut to its 142 data"  # g has 285
 
 
 def test_pzobo_s_with_a_radius_below_rounding_says_so():

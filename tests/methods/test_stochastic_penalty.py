@@ -737,11 +737,11 @@ def test_bad_parameter_is_refused_in_words_before_the_run(text, sentence):
 
 
 @pytest.mark.parametrize("text", ["f2bsa[B_out=5000]", "f2sa[batch=5000]", "f3sa[batch=5000]", "pbgd[batch=5000]"])
-def test_batch_larger_than_a_finite_sum_ends_as_a_sentence(text):
+def test_batch_larger_than_a_finite_sum_is_cut_to_it(text):
     (run,) = bilevelbench.run(text, "logreg_breast_cancer", steps=2).runs.itertuples()
-    assert run.status == "error"
-    assert run.message.startswith("in step 1: a batch of 5000 of ")
-    assert "ask for at most" in run.message
+    assert (run.status, run.steps) == ("budget", 2)
+    cuts = "a batch of 5000 of f was cut to its 142 data; a batch of 5000 of g was cut to its 285 data"
+    assert run.message == f"made its 2 steps; {cuts}"
 
 
 @pytest.mark.parametrize(

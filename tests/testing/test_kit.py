@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import Bowl, Shrink
 
-from bilevelbench import InvalidInput
+from bilevelbench import InvalidInput, KnownFailure
 from bilevelbench.check_command import as_text, check_plugin, counted
 from bilevelbench.registry import registry
 from bilevelbench.testing import Outcome, checks_for, parametrize_with_checks, run_checks
@@ -45,7 +45,7 @@ class Steep(Bowl):
 
     name = "steep"
 
-    known_exceptions: ClassVar = {"constants": "for this test"}
+    known_exceptions: ClassVar = {"constants": KnownFailure(reason="for this test", says="known names of constants")}
 
     def build(self):
         instance = super().build()
@@ -57,26 +57,64 @@ class Innocent(Bowl):
     """Nothing is wrong with it."""
 
     name = "innocent"
-    known_exceptions: ClassVar = {"constants": "there was a reason once"}
+    known_exceptions: ClassVar = {"constants": KnownFailure(reason="there was one", says="known names")}
 
 
 class Misspelt(Bowl):
     """There is no such check."""
 
     name = "misspelt"
-    known_exceptions: ClassVar = {"constant": "for this test"}
+    known_exceptions: ClassVar = {"constant": KnownFailure(reason="for this test", says="known names")}
+
+
+class Worse(Steep):
+    """It fails the same check for another reason."""
+
+    name = "worse"
+    known_exceptions: ClassVar = {"constants": KnownFailure(reason="for this test", says="mu of another kind")}
+
+
+class Crashes(Steep):
+    """The check does not come to its verdict."""
+
+    name = "crashes"
+
+    def build(self):
+        raise ZeroDivisionError("too early")
 
 
 def test_known_exceptions():
     known = status(Steep, "constants")
     assert known.status == "known"
     assert known.message.startswith("for this test (expected known names of constants; saw 'mu_g'")
+    other = status(Worse, "constants")
+    assert other.status == "failed"
+    assert other.message.startswith("expected known names of constants; saw 'mu_g'")
+    assert other.message.endswith("; it is not the known failure, which says 'mu of another kind'")
+    (crashed,) = (check(Crashes()) for check in checks_for(Crashes()) if check.name == "constants")
+    assert crashed.status == "failed"
+    assert "ZeroDivisionError: too early" in crashed.message
     stale = status(Innocent, "constants")
     assert stale.status == "failed"
     assert "take it off the list" in stale.message
     wrong = status(Misspelt, "name")
     assert wrong.status == "failed"
     assert "'constant'; correct it; did you mean 'constants'?" in wrong.message
+
+
+@pytest.mark.parametrize(
+    "failure", ["a reason alone", KnownFailure(reason="", says="mu_g"), KnownFailure(reason="so", says=" ")], ids=repr
+)
+def test_known_exception_without_a_reason_or_without_words_is_refused(failure):
+    class Vague(Steep):
+        """It says too little."""
+
+        name = "vague"
+        known_exceptions: ClassVar = {"constants": failure}
+
+    (got,) = (check(Vague()) for check in checks_for(Vague()) if check.name == "name")
+    assert got.status == "failed"
+    assert got.message.startswith("expected a KnownFailure with a reason and words of the failure for the known exception")
 
 
 def test_every_check_has_a_name_and_a_sentence():
