@@ -60,11 +60,11 @@ def costs(results: Results, accuracies: Sequence[float]) -> pd.DataFrame:
 def split(table: pd.DataFrame) -> tuple[F64, F64]:
     """The `cost` of each row of `curve` or `runs` in first-order and second-order samples."""
     cost = table["cost"].fillna(0.0).to_numpy(dtype=float)
-    if "second_order_samples" in table:
-        second = table["second_order_samples"].fillna(0.0).to_numpy(dtype=float)
-    else:
-        ones, twos = (table[name].to_numpy(dtype=float) for name in ("first_order", "second_order"))
-        second = np.divide(cost * twos, ones + twos, out=np.zeros_like(cost), where=ones + twos > 0)
+    ones, twos = (table[name].to_numpy(dtype=float) for name in ("first_order", "second_order"))
+    second = np.divide(cost * twos, ones + twos, out=np.zeros_like(cost), where=ones + twos > 0)
+    if "second_order_samples" in table:  # NaN on an exact problem that stands beside a noisy one
+        known = table["second_order_samples"].to_numpy(dtype=float)
+        second = np.where(np.isnan(known), second, known)
     return cost - second, second
 
 
