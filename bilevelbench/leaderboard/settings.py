@@ -41,7 +41,7 @@ SETTINGS = {
     "partial": Setting(
         name="partially stochastic",
         what="Samples of f are noisy, those of g are exact; each costs one.",
-        belongs="A method belongs here if it samples: it must not ask for exact answers",
+        belongs="A method belongs here if it samples and never asks for an exact answer",
         claim="a rate for noise in f alone",
         tables=(2,),
         claimed=("partial",),
@@ -49,7 +49,7 @@ SETTINGS = {
     "full": Setting(
         name="fully stochastic",
         what="Samples of g are noisy, and those of f may be; each costs one.",
-        belongs="A method belongs here if it samples: it must not ask for exact answers",
+        belongs="A method belongs here if it samples and never asks for an exact answer",
         claim="a rate for noise in f and g",
         tables=(2,),
         claimed=("full",),
