@@ -32,7 +32,7 @@ class Setting:
 SETTINGS = {
     "deterministic": Setting(
         name="deterministic",
-        what="Every answer is exact, and a call costs one.",
+        what="Every answer is exact: there is no noise.",
         belongs="A method belongs here if it is made for exact answers",
         claim="a rate for exact answers",
         tables=(1, 3),
