@@ -21,25 +21,18 @@ from bilevelbench.errors import StoreError
 from bilevelbench.merge import refuse_disagreement
 from bilevelbench.report.experiments import Outcome, find_outcomes
 from bilevelbench.report.rates import RateTable, in_order, read_rates
-from bilevelbench.report.tables import printable, titled
+from bilevelbench.report.tables import printable
 from bilevelbench.report.tuning import only, tuned_trials
 from bilevelbench.results import CURVE, RUNS, Results, curve_frame, runs_frame
 from bilevelbench.store import load_results
 
 MODES = {"default": "out of the box", "tuned": "tuned"}
-SETTINGS = {
-    "deterministic": "deterministic",
-    "partial": "partially stochastic",
-    "full": "fully stochastic",
-    "second-order": "second-order",
-    "experiments": "experiments",
-}
 FAMILIES = ("penalty", "implicit", "unrolled", "zeroth-order")
 
 _METHOD_FACTS: dict[str, Any] = {
     "family": "", "oracle": "", "text": "", "parameters": [], "claims": [], "step_calls": "",
 }  # fmt: skip
-_PROBLEM_FACTS: dict[str, Any] = {"text": "", "parameters": [], "constants": [], "setting": ""}
+_PROBLEM_FACTS: dict[str, Any] = {"text": "", "parameters": [], "constants": []}
 _CLAIM: dict[str, Any] = {
     "table": "", "setting": "", "oracle": "", "eps_exp": None, "tilde": False, "log_power": 0, "kappa_exp": None,
     "extra": "", "reference": "", "footnote": "", "source": "", "kappa_source": "", "log_source": "",
@@ -130,36 +123,6 @@ def problem_facts(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**_PROBLEM_FACTS, **facts.get("problems", {}).get(name, {})}
 
 
-def settings(results: Results, facts: Mapping[str, Any]) -> dict[str, str]:
-    """The setting of each problem by its title.
-
-    What `facts` says, else second-order where the trials asked for the eigenvalue, else by the noise: on g, on f alone,
-    on neither.
-    """
-    certified = {
-        trial["id"]
-        for record in results.records
-        for trial in record.get("trials", [])
-        if trial.get("schedule", {}).get("second_order")
-    }
-    runs = titled(results.runs).drop_duplicates("title")
-    out: dict[str, str] = {}
-    for row in runs.to_dict("records"):
-        fact = problem_facts(facts, row["problem"])
-        params = {str(p["name"]): p.get("default") for p in fact["parameters"]} | params_of(row)
-        if fact["setting"] in SETTINGS:
-            out[row["title"]] = fact["setting"]
-        elif row["trial_id"] in certified:
-            out[row["title"]] = "second-order"
-        elif _positive(params.get("sigma_g")):
-            out[row["title"]] = "full"
-        elif _positive(params.get("sigma_f")):
-            out[row["title"]] = "partial"
-        else:
-            out[row["title"]] = "deterministic"
-    return out
-
-
 def provenance(results: Results) -> dict[str, list[dict[str, Any]]]:
     """Date, commits and environment of each trial, by id, once for each that ran it; published tables tell none."""
     out: dict[str, list[dict[str, Any]]] = {}
@@ -231,10 +194,6 @@ def _json(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise StoreError(f"{str(path)!r} holds no JSON object; write it again")
     return document
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and value > 0
 
 
 def _short(commit: object) -> str:

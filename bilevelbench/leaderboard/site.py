@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,13 +16,11 @@ from bilevelbench.leaderboard.boards import Board, make_board
 from bilevelbench.leaderboard.data import (
     FAMILIES,
     MODES,
-    SETTINGS,
     Material,
     method_facts,
     parameters,
     problem_facts,
     provenance,
-    settings,
 )
 from bilevelbench.leaderboard.pieces import (
     bands,
@@ -37,6 +35,7 @@ from bilevelbench.leaderboard.pieces import (
     slug,
     times,
 )
+from bilevelbench.leaderboard.settings import SETTINGS, budget_words, of_setting, settings, standing_words
 from bilevelbench.report.failures import failures
 from bilevelbench.report.figures import svg_file
 from bilevelbench.report.panels import CAPTION, experiment_figure
@@ -49,7 +48,7 @@ from bilevelbench.report.tables import (
     summary,
     titled,
 )
-from bilevelbench.results import FAILED, STATUSES, runs_frame
+from bilevelbench.results import FAILED, STATUSES, Results, runs_frame
 
 
 @dataclass
@@ -64,8 +63,11 @@ class Site:
         results = {mode: r for mode, r in self.material.results.items() if not r.runs.empty}
         self.results = results
         self.runs = pd.concat(
-            [titled(r.runs).assign(mode=mode) for mode, r in results.items()]
-            or [titled(runs_frame([])).assign(mode="")],
+            [
+                titled(r.runs).assign(mode=mode, setting=settings(r, self.material.facts).to_numpy())
+                for mode, r in results.items()
+            ]
+            or [titled(runs_frame([])).assign(mode="", setting="")],
             ignore_index=True,
         )
         self.origin = {k: v for r in results.values() for k, v in provenance(r).items()}
@@ -75,9 +77,16 @@ class Site:
         self.kinds = self._kinds()
         self.looks = self._looks()
         self.ratio = hvp_ratio(self.material.facts)
-        self.setting = {t: s for r in results.values() for t, s in settings(r, self.material.facts).items()}
-        self.boards = list(self._boards())
-        self.tables = {mode: summary(r) for mode, r in results.items()}
+        self.settings = {
+            title: [name for name in SETTINGS if name in set(group)]
+            for title, group in self.runs.groupby("title")["setting"]
+        }
+        self.parts = dict(self._parts())
+        self.boards = [
+            make_board(part, mode, setting, self._titles(mode, setting), self.ratio)
+            for (mode, setting), part in self.parts.items()
+        ]
+        self.tables = {key: summary(part) for key, part in self.parts.items()}
         environment = Environment(
             loader=PackageLoader("bilevelbench.leaderboard"),
             autoescape=True,
@@ -126,12 +135,16 @@ class Site:
             count[family] += 1
         return out
 
-    def _boards(self) -> Any:
+    def _parts(self) -> Iterator[tuple[tuple[str, str], Results]]:
+        """The trials of each mode and setting, held to the accuracy of that setting."""
         for mode, setting in ((m, s) for m in self.results for s in SETTINGS):
-            present = set(self.runs.loc[self.runs["mode"] == mode, "title"])
-            titles = [t for t in self.titles if self.setting[t] == setting and t in present]
-            if titles:
-                yield make_board(self.results[mode], mode, setting, titles, self.ratio)
+            mine = self.runs[(self.runs["mode"] == mode) & (self.runs["setting"] == setting)]
+            if not mine.empty:
+                yield (mode, setting), of_setting(self.results[mode], mine["trial_id"], setting)
+
+    def _titles(self, mode: str, setting: str) -> list[str]:
+        mine = self.runs[(self.runs["mode"] == mode) & (self.runs["setting"] == setting)]
+        return sorted(set(mine["title"]))
 
     # ---- pages
 
@@ -157,8 +170,9 @@ class Site:
         rates = [rate_table(table) for table in self.material.rates]
         pages = {
             "index.html": self._render("index.html", "", shared, boards=[self._board(b) for b in self.boards],
-                                       settings_names=SETTINGS, modes=MODES, rates=rates, titles=self.titles,
-                                       problem_settings={t: SETTINGS[s] for t, s in self.setting.items()},
+                                       settings_names={key: s.name for key, s in SETTINGS.items()}, modes=MODES,
+                                       rates=rates, titles=self.titles,
+                                       problem_settings={t: self._kind_of(t) for t in self.titles},
                                        measured=self.material.facts.get("hvp_ratio", {})),
             "tables.html": self._render("tables.html", "", shared, rates=rates),
             "experiments.html": self._render("experiments.html", "", shared, caption=CAPTION,
@@ -194,7 +208,8 @@ class Site:
         }
 
     def _board(self, one: Board) -> dict[str, Any]:
-        sparks = boards.sparklines(self.results[one.mode], sorted(one.costs["problem"].unique()))
+        part = self.parts[one.mode, one.setting]
+        sparks = boards.sparklines(part, sorted(one.costs["problem"].unique()))
         lowest = min((min(s) for s in sparks.values()), default=-1.0)
         rows = []
         n = len(one.rows)
@@ -219,13 +234,29 @@ class Site:
             "problems": sorted(one.costs["problem"].unique()), "count": n,
             "seeds": int(one.runs.groupby(["title", "method"]).size().max()),
             "profile": boards.profile_table(one), "bands": bands([row["group"] for row in rows]),
+            "text": self._board_text(one, part),
         }  # fmt: skip
+
+    def _board_text(self, one: Board, part: Results) -> str:
+        """What the setting is, the budget, and who stands there and why."""
+        claims = {
+            str(row["method"]): method_facts(self.material.facts, str(row["algorithm"]))["claims"]
+            for row in one.rows.sort_values("method").to_dict("records")
+        }
+        said = (
+            SETTINGS[one.setting].what, budget_words(part, part.runs["trial_id"]), standing_words(one.setting, claims)
+        )  # fmt: skip
+        return printable(" ".join(said))
+
+    def _kind_of(self, title: str) -> str:
+        """`deterministic`, or `deterministic and second-order` for a problem on two boards."""
+        return " and ".join(SETTINGS[name].name for name in self.settings[title])
 
     def _problem(self, title: str) -> dict[str, Any]:
         name = str(self.runs.loc[self.runs["title"] == title, "problem"].iloc[0])
         fact = problem_facts(self.material.facts, name)
         tables = []
-        for mode, table in self.tables.items():
+        for (mode, setting), table in self.tables.items():
             exact = table[table["problem"] == title]
             if exact.empty:
                 continue
@@ -234,11 +265,15 @@ class Site:
                 [(c, v, exact_cell(exact.iloc[i], c)) for c, v in zip(people.columns, row, strict=True)]
                 for i, row in enumerate(people.itertuples(index=False))
             ]
-            tables.append({"mode": MODES[mode], "columns": list(people.columns), "rows": rows,
-                           "uncertified": people.isin(["not certified"]).to_numpy().any()})  # fmt: skip
+            several = f"{SETTINGS[setting].name}, " if len(self.settings[title]) > 1 else ""
+            measure = {"|grad phi|": "eps of both conditions"} if setting == "second-order" else {}
+            columns = [(c, measure.get(c, c)) for c in people.columns]
+            uncertified = people.isin(["not certified"]).to_numpy().any()
+            tables.append({"name": several + MODES[mode], "setting": setting, "columns": columns, "rows": rows,
+                           "uncertified": uncertified})  # fmt: skip
         ranked = self._ranked(title)
         return {
-            "title": title, "name": name, "fact": fact, "setting": SETTINGS[self.setting[title]], "tables": tables,
+            "title": title, "name": name, "fact": fact, "setting": self._kind_of(title), "tables": tables,
             "script": f"data/problem-{slug(title)}.js", "csv": f"csv/curve-{slug(title)}.csv", "chosen": ranked[:6],
             "failures": self._failures(self.runs[self.runs["title"] == title]),
             "hvp": self.material.facts.get("hvp_ratio", {}).get(name),
@@ -254,13 +289,15 @@ class Site:
         kind = self.kinds[method]
         fact = method_facts(self.material.facts, kind["algorithm"])
         results, params = [], []
-        for mode, table in self.tables.items():
+        for (mode, setting), table in self.tables.items():
+            board = f"{SETTINGS[setting].name}, {MODES[mode]}"
             for row in table[table["method"] == method].to_dict("records"):
-                mine = runs[(runs["mode"] == mode) & (runs["title"] == row["problem"])]
+                chosen = (runs["mode"] == mode) & (runs["setting"] == setting) & (runs["title"] == row["problem"])
+                mine = runs[chosen]
                 steps = mine["steps"].where(mine["steps"] > 0)
                 results.append(
                     {
-                        **row, "mode": MODES[mode],
+                        **row, "mode": board,
                         "costs": [
                             {
                                 "value": row[f"cost_to_{eps:g}"],
@@ -272,9 +309,7 @@ class Site:
                     }
                 )  # fmt: skip
                 for text in dict.fromkeys(mine["algorithm_params"]):
-                    params.append(
-                        {"problem": row["problem"], "mode": MODES[mode], "params": printable(parameters(text))}
-                    )
+                    params.append({"problem": row["problem"], "mode": board, "params": printable(parameters(text))})
         rates = [
             {**rate_row(row), "title": table.title, "plot": rate_plot(row)}
             for table in self.material.rates
@@ -282,7 +317,7 @@ class Site:
             if row["method"] == kind["algorithm"]
         ]
         standing = [
-            {"mode": MODES[b.mode], "setting": SETTINGS[b.setting], "of": len(b.rows), **row}
+            {"mode": MODES[b.mode], "setting": SETTINGS[b.setting].name, "of": len(b.rows), **row}
             for b in self.boards
             for row in b.rows[b.rows["method"] == method].to_dict("records")
         ]
@@ -365,7 +400,7 @@ class Site:
     def _download_list(self) -> list[tuple[str, str]]:
         out = [("csv/runs.csv", f"every trial: {len(self.runs)} rows")]
         for one in self.boards:
-            name = f"{MODES[one.mode]}, {SETTINGS[one.setting]}"
+            name = f"{MODES[one.mode]}, {SETTINGS[one.setting].name}"
             out.append((f"csv/board-{one.key}.csv", f"the board, {name}"))
             out.append((f"csv/costs-{one.key}.csv", f"cost of each trial to each accuracy, {name}"))
         out += [(f"csv/curve-{slug(title)}.csv", f"curves on {title}") for title in self.titles]

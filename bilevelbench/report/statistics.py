@@ -64,8 +64,8 @@ def split(table: pd.DataFrame) -> tuple[F64, F64]:
     cost = table["cost"].fillna(0.0).to_numpy(dtype=float)
     ones, twos = (table[name].to_numpy(dtype=float) for name in ("first_order", "second_order"))
     second = np.divide(cost * twos, ones + twos, out=np.zeros_like(cost), where=ones + twos > 0)
-    if "second_order_samples" in table:
-        known = table["second_order_samples"].to_numpy(dtype=float)  # NaN on the noiseless problems of a mixed table
+    if "second_order_samples" in table:  # NaN on an exact problem that stands beside a noisy one
+        known = table["second_order_samples"].to_numpy(dtype=float)
         second = np.where(np.isnan(known), second, known)
     return cost - second, second
 

@@ -14,6 +14,7 @@ from bilevelbench.errors import suggestion
 from bilevelbench.evaluate import Evaluator
 from bilevelbench.lanes import dot, norm
 from bilevelbench.problem import Instance, Problem
+from bilevelbench.rounding import one_thread
 from bilevelbench.testing.problem_points import DENSE, ask, instance_of, is_cheap, lanes_of, normal, points_of
 from bilevelbench.testing.report import Failure, Skip
 

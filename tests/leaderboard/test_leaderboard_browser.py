@@ -17,11 +17,11 @@ from helpers import DIVERGES, HEALTHY, certified, guide_command
 from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results, material
 from test_cli import cli
 
-from bilevelbench.leaderboard.boards import restrict
 from bilevelbench.leaderboard.build import write_site
-from bilevelbench.leaderboard.data import Material, settings
+from bilevelbench.leaderboard.data import Material
 from bilevelbench.leaderboard.pieces import slug
 from bilevelbench.leaderboard.serve import server
+from bilevelbench.leaderboard.settings import of_setting, settings
 from bilevelbench.report.statistics import board, costs
 from bilevelbench.report.tables import ACCURACIES, printable, titled
 from bilevelbench.store import load_results
@@ -127,8 +127,8 @@ def rows(page, key="default-deterministic"):
 def expected(data, weight, mode="default", setting="deterministic"):
     """The ranking as the statistics have it, from the results and not from the site."""
     results = data.results[mode]
-    titles = [t for t, s in settings(results, data.facts).items() if s == setting]
-    return board(costs(restrict(results, titles), ACCURACIES), weight)
+    found = settings(results, data.facts)
+    return board(costs(of_setting(results, found.index[found == setting], setting), ACCURACIES), weight)
 
 
 def set_weight(page, weight):

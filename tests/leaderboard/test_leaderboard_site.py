@@ -19,15 +19,15 @@ from leaderboard_data import BREAK, IMAGE, METHODS, PROBLEMS, SCRIPT, make_resul
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.build import MARK, build, write_site
-from bilevelbench.leaderboard.data import Material, combine, load, read_facts, settings
+from bilevelbench.leaderboard.data import Material, combine, load, read_facts
 from bilevelbench.leaderboard.pieces import script_json, slug
 from bilevelbench.leaderboard.serve import server
+from bilevelbench.leaderboard.settings import settings
 from bilevelbench.report.rates import read_rates
 from bilevelbench.report.statistics import board
-from bilevelbench.report.tables import printable
+from bilevelbench.report.tables import printable, titled
 from bilevelbench.results import Results, curve_frame, runs_frame
 from bilevelbench.store import Store
-from bilevelbench.trial import Schedule
 
 EMPTY = Results(runs_frame([]), curve_frame([]), [])
 
@@ -122,7 +122,8 @@ def test_data_files_cannot_close_a_script(site):
 
 def test_the_board_in_the_html_is_that_of_the_statistics(site, tmp_path):
     results = material(tmp_path).results["default"]
-    titles = sorted(t for t, s in settings(results, {}).items() if s == "deterministic")
+    found = settings(results, {})
+    titles = sorted(set(titled(results.runs)["title"][(found == "deterministic").to_numpy()]))
     assert len(titles) == 3
     one = boards.make_board(results, "default", "deterministic", titles)
     expected = board(one.costs, 1.0)
@@ -161,16 +162,6 @@ def test_a_trial_that_was_not_run_is_not_one_that_failed():
     data = boards.for_scripts(boards.make_board(less, "default", "deterministic", ["p"]))
     b = data["methods"].index("b")
     assert [cell["f"][b].count(-1) for cell in data["cells"]] == [1, 1, 1]
-
-
-def test_settings_come_from_facts_noise_and_eigenvalues():
-    results = make_results({"a": (1, 0, 1.0)}, {"p": {}, "q": {"sigma_f": 1.0}, "r": {"sigma_g": 1}, "s": {}}, seeds=1)
-    certified = results.runs.loc[results.runs["problem"] == "s", "trial_id"].iloc[0]
-    record = {"trials": [{"id": certified, "schedule": Schedule(second_order=True).model_dump(mode="json")}]}
-    found = settings(Results(results.runs, results.curve, [record]), {"problems": {"p": {"setting": "experiments"}}})
-    assert list(found.values()) == ["experiments", "partial", "full", "second-order"]
-    default = {"problems": {"p": {"parameters": [{"name": "sigma_g", "default": 0.1}]}}}
-    assert settings(results, default)["p"] == "full"
 
 
 def test_the_same_results_give_the_same_bytes(site, tmp_path):

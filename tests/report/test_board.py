@@ -61,6 +61,13 @@ def test_samples_are_split_like_the_calls_unless_they_are_known():
     assert listed(statistics.costs(data, [0.1]), "first_order", "second_order") == [(60, 40)]
 
 
+def test_samples_of_a_noisy_trial_leave_the_products_of_an_exact_one_alone():
+    data = made.results({"curve": [(3, 1, 0.01)]}, {"problem": "noisy", "curve": [(3, 1, 0.01)]})
+    data.curve["second_order_samples"] = [float("nan"), 4.0]
+    data.curve["cost"] = [4.0, 40.0]
+    assert listed(statistics.costs(data, [0.1]), "first_order", "second_order") == [(3, 1), (36, 4)]
+
+
 def test_trials_that_agree_in_all_seeds_are_numbered():
     same = {"seed": 1, "label": "a"}
     assert list(statistics.costs(made.results(same, same, same | {"label": "b"}), [0.1])["repeat"]) == [0, 1, 0]
