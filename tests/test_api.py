@@ -458,7 +458,9 @@ def test_solve_raises_what_a_function_raises():
     with pytest.raises(Broken, match="nobody knows this point") as caught:
         bilevelbench.solve(f, breaking(120), start(), start(), eta_x=0.1, steps=50)
     assert caught.traceback[-1].name == "g_that_breaks"
-    assert re.fullmatch(r"f2ba failed in step \d+: Broken: nobody.*; errors=\"return\" gives.*", caught.value.__notes__[0])
+    assert re.fullmatch(
+        r"f2ba failed in step \d+: Broken: nobody.*; errors=\"return\" gives.*", caught.value.__notes__[0]
+    )
 
 
 def test_solve_raises_what_a_method_raises():
@@ -703,7 +705,7 @@ def test_id_survives_json():
         {"plugin_version": "2"},
         {"problem_plugin": "other"},
         {"problem_plugin_version": "3"},
-        {"tuned": True},
+        {"tuned": "phi"},
     ],
     ids=str,
 )

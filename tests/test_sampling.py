@@ -306,7 +306,9 @@ def test_batch_without_a_sample_in_one_lane_is_refused(bowl, door):
 
 @pytest.mark.parametrize("B", [None, 4.0, "4"])
 def test_batch_that_is_no_number_is_refused(bowl, door, B):
-    with pytest.raises(InvalidInput, match=f"a batch of {B} of g: ask for a whole number of samples, at least one; the exact"):
+    with pytest.raises(
+        InvalidInput, match=f"a batch of {B} of g: ask for a whole number of samples, at least one; the exact"
+    ):
         door(bowl()).sample_g(B)
 
 

@@ -114,7 +114,9 @@ def test_known_exception_without_a_reason_or_without_words_is_refused(failure):
 
     (got,) = (check(Vague()) for check in checks_for(Vague()) if check.name == "name")
     assert got.status == "failed"
-    assert got.message.startswith("expected a KnownFailure with a reason and words of the failure for the known exception")
+    assert got.message.startswith(
+        "expected a KnownFailure with a reason and words of the failure for the known exception"
+    )
 
 
 def test_every_check_has_a_name_and_a_sentence():
