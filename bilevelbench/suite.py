@@ -64,7 +64,8 @@ class Suite(Frozen):
     distributed methods meet only problems that agents share.
 
     Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` is how `bilevelbench tune` goes
-    about its methods; `tuned` is the metric by which the parameters of this suite were found so. `figure` is what a report makes of it.
+    about its methods; `tuned` is the metric by which the parameters were chosen, in a suite that it has written. `figure` is
+    what a report makes of it.
     """
 
     title: str = ""
