@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -462,12 +463,21 @@ def _suites(plugins: Registry, algorithms: list[str], problems: list[str], all_:
         raise InvalidInput("say what to run: --all, or --suite NAME, or -a METHOD and -p PROBLEM")
     update: dict[str, Any] = {}
     if algorithms:
-        methods = [parse_lists(text) for text in algorithms]
+        methods = [parse_lists(_single("-a", text)) for text in algorithms]
         update["algorithm"] = tuple(AlgorithmEntry(name=name, params=lists) for name, lists in methods)
     if problems:
-        specs = [parse_lists(text) for text in problems]
+        specs = [parse_lists(_single("-p", text)) for text in problems]
         update["problem"] = tuple(ProblemEntry(name=name, params=lists) for name, lists in specs)
     return [plan.model_copy(update=update) for plan in plans]
+
+
+def _single(option: str, text: str) -> str:
+    """One name: several are several options. Commas in brackets separate parameters."""
+    names = [name.strip() for name in re.split(r",(?![^\[]*\])", text)]
+    if len(names) > 1 and all(names) and not Path(text).is_file():
+        each = " ".join(f"{option} {shlex.quote(name)}" for name in names)
+        raise InvalidInput(f"{option} {text} names {len(names)} at once; {option} can be repeated: {each}")
+    return text
 
 
 def _override(plan: Suite, **options: Any) -> Suite:

@@ -66,9 +66,10 @@ class BudgetExhausted(BaseException):
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'soba'?`, or the list of what there is when nothing is close."""
+    """`; did you mean 'soba'?`, in whatever case, or the list of what there is when nothing is close."""
     names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=1)
+    by_letters = {known_name.casefold(): known_name for known_name in names}
+    close = difflib.get_close_matches(name.casefold(), by_letters, n=1)
     if close:
-        return f"; did you mean {close[0]!r}?"
+        return f"; did you mean {by_letters[close[0]]!r}?"
     return f"; there is {', '.join(names)}" if names else "; there is none"

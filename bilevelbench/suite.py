@@ -64,7 +64,8 @@ class Suite(Frozen):
     distributed methods meet only problems that agents share.
 
     Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` is how `bilevelbench tune` goes
-    about its methods; `tuned` marks a suite whose parameters were found so. `figure` is what a report makes of it.
+    about its methods; `tuned` is the metric by which the parameters were chosen, in a suite that it has written. `figure` is
+    what a report makes of it.
     """
 
     title: str = ""
@@ -79,7 +80,7 @@ class Suite(Frozen):
     schedule: Schedule = Schedule()
     dtype: Literal["float64", "float32"] = "float64"
     tune: Tune = Tune()
-    tuned: bool = False
+    tuned: str = ""
     figure: Figure | None = None
 
     @classmethod

@@ -100,7 +100,7 @@ class Trial(Frozen):
 
     `seed` drives noise, samples and the method's own draws; the data come from the problem's `data_seed`. The id hashes
     the trial as written together with the plugins' names and versions; nothing else decides whether a result is reused.
-    `tuned`: its parameters were found by `bilevelbench tune`, which is what the leaderboard goes by.
+    `tuned`: the metric by which `bilevelbench tune` chose its parameters, if it did: tables rank by it, boards go by it.
     """
 
     algorithm: Spec
@@ -115,7 +115,7 @@ class Trial(Frozen):
     problem_plugin: str = ""
     problem_plugin_version: str = ""
     label: str = ""
-    tuned: bool = False
+    tuned: str = ""
 
     @model_validator(mode="after")
     def _targets_are_seen(self) -> Self:

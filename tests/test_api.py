@@ -714,7 +714,7 @@ def test_id_survives_json():
         {"plugin_version": "2"},
         {"problem_plugin": "other"},
         {"problem_plugin_version": "3"},
-        {"tuned": True},
+        {"tuned": "phi"},
     ],
     ids=str,
 )
@@ -798,3 +798,10 @@ def test_written_specs_are_read_back(text):
     (spec,) = parse_spec(text)
     assert str(spec) == text
     assert parse_spec(str(spec)) == [spec]
+
+
+def test_dir_shows_the_public_names():
+    names = dir(bilevelbench)
+    assert {"run", "solve", "Algorithm", "KnownFailure", "__version__", "hookimpl"} <= set(names)
+    assert sorted(bilevelbench.__all__) == names
+    assert all(hasattr(bilevelbench, name) for name in names)

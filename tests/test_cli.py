@@ -319,6 +319,10 @@ def test_the_table_fits_and_breaks_no_words(mixed, monkeypatch, width):
     [
         (["-a", "f2bb", "-p", "quadratic"], "unknown algorithm 'f2bb'; did you mean 'f2ba'?"),
         (["-a", "f2ba", "-p", "quadratik"], "unknown problem 'quadratik'; did you mean 'quadratic'?"),
+        (["-a", "F2BA", "-p", "quadratic"], "unknown algorithm 'F2BA'; did you mean 'f2ba'?"),
+        (["-a", "f2ba,aid", "-p", "quadratic"], "names 2 at once; -a can be repeated: -a f2ba -a aid"),
+        (["-a", "f2ba[K=3,lam=1,2], aid", "-p", "quadratic"], "-a can be repeated: -a 'f2ba[K=3,lam=1,2]' -a aid"),
+        (["-a", "f2ba", "-p", "quadratic,chain"], "-p can be repeated: -p quadratic -p chain"),
         (["--suite", "quik"], "unknown suite 'quik'; did you mean 'quick'?"),
         (["--suite", "gone.toml"], "suite file 'gone.toml' does not exist"),
         (["-a", "f2ba[lamm=1]", "-p", "quadratic"], "f2ba has no parameter 'lamm'; did you mean 'lam'?"),

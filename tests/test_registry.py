@@ -12,7 +12,7 @@ import pytest
 
 from bilevelbench.algorithm import Algorithm
 from bilevelbench.describe import catalogue, describe
-from bilevelbench.errors import InvalidInput, UnknownName
+from bilevelbench.errors import InvalidInput, UnknownName, suggestion
 from bilevelbench.registry import Registry, faults, make, registry
 from bilevelbench.suite import Budget
 
@@ -317,3 +317,12 @@ def test_a_loose_file_can_be_described(file):
     assert describe(registry(), file(problem)).kind == "problem"
     with pytest.raises(InvalidInput, match="SyntaxError"):
         describe(registry(), file("def :"))
+
+
+@pytest.mark.parametrize(("name", "close"), [("F2BA", "f2ba"), ("f2BA", "f2ba"), ("ttsa", "TTSA"), ("Ttsaa", "TTSA")])
+def test_suggestion_looks_past_case(name, close):
+    assert suggestion(name, ["f2ba", "TTSA", "soba"]) == f"; did you mean {close!r}?"
+
+
+def test_suggestion_of_nothing_close_is_the_list():
+    assert suggestion("XYZ", ["f2ba", "TTSA"]) == "; there is TTSA, f2ba"

@@ -22,6 +22,9 @@ _BEHIND = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP
 
 RANKING = "Ranking over all problems and accuracies"
 
+#: Before the name of the metric that chose, in the summary of tuned trials.
+_FINAL = "final_"
+
 
 def require(results: Results) -> None:
     """Every column of the schema is there; a stranger's table may lack some."""
@@ -35,7 +38,9 @@ def require(results: Results) -> None:
 
 
 def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
-    """Medians over trials of one method (as labelled) on one problem, best final gradient first.
+    """Medians over trials of one method (as labelled) on one problem, best gradient first.
+
+    Trials that `bilevelbench tune` chose the parameters of are ranked by the metric that chose, at the end.
 
     What counts as reached is said in `bilevelbench.reached`. The cost to an accuracy is that of the first evaluation that
     meets it; a trial that never does costs infinitely much, so a median is infinite when half of the trials fail.
@@ -50,6 +55,10 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
     table["failed"], table["uncertified"] = reached.failed(table), reached.uncertified(table)
     table["best_grad_phi"] = table["trial_id"].map(reached.best(results))
     table["phi"] = table["phi"].where(~table["failed"], np.inf)
+    chose = f"{_FINAL}{by}" if (by := chosen_by(results)) else ""
+    if chose:
+        last = results.curve.drop_duplicates("trial_id", keep="last").set_index("trial_id")[by]
+        table[chose] = table["trial_id"].map(last).where(~table["failed"], np.inf).fillna(np.inf)
     rows = []
     for (problem, method, algorithm), group in table.groupby(["title", "method", "algorithm"], sort=False):
         rows.append(
@@ -63,6 +72,7 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
                 "reached_target": int((group["status"] == "target").sum()),
                 "best_grad_phi": float(group["best_grad_phi"].median()),
                 "phi": float(group["phi"].median()),
+                **({chose: float(group[chose].median())} if chose else {}),
                 **{f"low_{name}": quantile(group[name], 0.25) for name in ("best_grad_phi", *columns)},
                 **{name: float(group[name].median()) for name in columns},
                 **{f"high_{name}": quantile(group[name], 0.75) for name in ("best_grad_phi", *columns)},
@@ -73,8 +83,16 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
                 "statuses": ", ".join(f"{n} {s}" for s, n in group["status"].value_counts().items()),
             }
         )
-    order = ["problem", "best_grad_phi", "failed", "method"]
+    order = ["problem", chose or "best_grad_phi", "failed", "method"]
     return pd.DataFrame(rows).sort_values(order, kind="stable", ignore_index=True)
+
+
+def chosen_by(results: Results) -> str:
+    """The metric by which `bilevelbench tune` chose the parameters of all these trials; empty if there is no such one."""
+    tuned = {str(t["id"]): str(t.get("tuned") or "") for record in results.records for t in record.get("trials", [])}
+    metrics = {tuned.get(trial_id, "") for trial_id in results.runs["trial_id"]}
+    by = metrics.pop() if len(metrics) == 1 else ""
+    return by if by in results.curve else ""
 
 
 def titled(runs: pd.DataFrame) -> pd.DataFrame:
@@ -167,6 +185,7 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
         {
             "problem": table["problem"],
             "method": table["method"],
+            **{name.removeprefix(_FINAL): table[name].map(number) for name in table.columns if name.startswith(_FINAL)},
             "|grad phi|": [text if math.isfinite(value) else "–" for text, value in gradient],
             **costs,
             "gradients": table["first_order"].map(number),

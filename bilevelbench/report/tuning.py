@@ -23,7 +23,7 @@ from bilevelbench.results import Results
 FILE = "tuning.json"
 _ROW = (
     "method", "family", "problem", "space", "grid", "settings", "trials", "failed", "cost", "calls", "seconds", "best",
-    "score", "tried",
+    "score", "remark", "tried",
 )  # fmt: skip
 
 
@@ -70,12 +70,29 @@ def only(results: Results, of: pd.Series[bool]) -> Results:
 
 
 def table(tuning: Tuning) -> pd.DataFrame:
-    """One row a method and problem, numbers in full."""
-    columns = ("problem", "method", "settings", "grid", "trials", "failed", "calls", "cost", "seconds", "score")
+    """One row a method and problem, numbers in full; on each problem ranked by the metric that chose."""
+    columns = (
+        "problem",
+        "method",
+        "settings",
+        "grid",
+        "trials",
+        "failed",
+        "calls",
+        "cost",
+        "seconds",
+        "score",
+        "remark",
+    )
     rows = [{name: row[name] for name in columns} | {"best": parameters(row["best"])} for row in tuning.rows]
     frame = pd.DataFrame(rows)
     frame["score"] = frame["score"].astype(float).fillna(np.inf)
-    return frame
+    place = frame["problem"].map({problem: n for n, problem in enumerate(tuning.problems)})
+    return (
+        frame.assign(place=place)
+        .sort_values(["place", "score"], kind="stable", ignore_index=True)
+        .drop(columns="place")
+    )
 
 
 def readable(tuning: Tuning) -> pd.DataFrame:
@@ -92,7 +109,10 @@ def readable(tuning: Tuning) -> pd.DataFrame:
             "failed": full["failed"],
             "calls": full["calls"].map(lambda n: f"{n:,}"),
             "seconds": full["seconds"].map(lambda s: f"{s:.1f}"),
-            tuning.rule["by"]: full["score"].map(lambda s: number(s, 6) if math.isfinite(s) else "half or more failed"),
+            tuning.rule["by"]: [
+                number(score, 6) if math.isfinite(score) else "no step" if remark else "half or more failed"
+                for score, remark in zip(full["score"], full["remark"], strict=True)
+            ],
             "best": full["best"],
         }
     )
@@ -113,12 +133,15 @@ def remarks(tuning: Tuning) -> list[str]:
         "tpe": f"Every method was given {rule['trials']} settings on each problem, asked of a tree-structured Parzen "
         "estimator; what is worse than the median after a third of the budget ends there.",
     }[rule["search"]]
-    out = [f"{given} Chosen by the median of {rule['by']} at the end; a failure is infinite."]
+    out = [
+        f"{given} Chosen by the median of {rule['by']} at the end; a failure is infinite, and so is a trial without a step."
+    ]
     if rule["search"] != "tpe":
         drawn = [row["method"] for row in tuning.rows if row["grid"] > row["settings"]]
         whole = [row["method"] for row in tuning.rows if row["grid"] < rule["trials"]]
         out += [f"Drawn from a larger grid, with seed {rule['seed']}: {_names(drawn)}."] if drawn else []
         out += [f"Smaller than {rule['trials']}, and so tried whole: the grid of {_names(whole)}."] if whole else []
+    out += [printable(row["remark"]) for row in tuning.rows if row["remark"]]
     if rule["by"] == "grad_phi":
         out.append("|grad phi| is also small where x has run away; look at phi before believing this choice.")
     return out

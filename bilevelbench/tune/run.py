@@ -59,6 +59,7 @@ class Job:
     search: Search
     tried: list[Tried] = field(default_factory=list)
     trials: dict[str, Trial] = field(default_factory=dict)
+    steps: int = 0  # the most that any of its trials made
     best: Best | None = None
 
     def __post_init__(self) -> None:
@@ -74,6 +75,18 @@ class Job:
         except StopIteration as end:
             self.best = end.value
 
+    @property
+    def remark(self) -> str:
+        """What its row has to say."""
+        if self.steps:
+            return ""
+        most = max(one.budget.cost or math.inf for one in self.tried)
+        limit = "its budget" if math.isinf(most) else f"{most:,.10g} calls"
+        return (
+            f"No setting of {self.method.label} made a single step on {self.target.problem} within {limit}; give it more of "
+            "them, or try fewer settings."
+        )
+
 
 def tune(suite: Suite, plugins: Registry, run: Run) -> tuple[list[Job], Results]:
     """Every job with its best choice, and all trials that are stored."""
@@ -87,7 +100,8 @@ def tune(suite: Suite, plugins: Registry, run: Run) -> tuple[list[Job], Results]
         results = run([trial for rows in rounds.values() for row in rows for trial in row])
         table = _ends(results, by)
         for job, rows in rounds.items():
-            _check(job, rows, table, results, by)
+            _check(job, rows, results, by)
+            job.steps = max(job.steps, int(table.loc[[t.id for row in rows for t in row], "steps"].max()))
             job.answer(rows, [_seen(row, table) for row in rows])
     return jobs, results
 
@@ -156,32 +170,24 @@ def _trials(job: Job, ask: Ask, suite: Suite, plugins: Registry) -> list[Trial]:
 
 
 def _ends(results: Results, by: str) -> pd.DataFrame:
-    """By trial: whether it came to its end, and its score at its last evaluation, infinite if it failed or has none."""
+    """By trial: its score at its last evaluation, infinite if it failed, has none or made no step; and its steps."""
     last = results.curve.drop_duplicates("trial_id", keep="last").set_index("trial_id")
     runs = results.runs.set_index("trial_id")
     value = last[by] if by in last else pd.Series(np.nan, index=last.index)
-    failed = reached.failed(runs)
     score = value.reindex(runs.index)
-    good = np.isfinite(score) & ~failed
-    return pd.DataFrame({"score": score.where(good, np.inf), "scored": good, "ended": ~failed, "steps": runs["steps"]})
+    good = np.isfinite(score) & ~reached.failed(runs) & (runs["steps"] > 0)
+    return pd.DataFrame({"score": score.where(good, np.inf), "scored": good, "steps": runs["steps"]})
 
 
-def _check(job: Job, rows: Sequence[Sequence[Trial]], table: pd.DataFrame, results: Results, by: str) -> None:
+def _check(job: Job, rows: Sequence[Sequence[Trial]], results: Results, by: str) -> None:
     """A mistake that only shows in the results; they are kept, so the mended command does not run them again."""
-    ids = [trial.id for row in rows for trial in row]
-    part, curve = table.loc[ids], results.curve[results.curve["trial_id"].isin(ids)]
+    curve = results.curve[results.curve["trial_id"].isin([trial.id for row in rows for trial in row])]
     seen = [
         c for c in curve.columns if (c in ("phi", "grad_phi", "g_y") or c not in CURVE) and np.isfinite(curve[c]).any()
     ]
     if len(curve) and by not in seen:  # not even where a trial starts
         known = [c for c in seen if not c.startswith("test_")]
         raise InvalidInput(f"trials on {job.target.problem} have no {by!r} to select by{suggestion(by, known)}")
-    if part["ended"].any() and not part["steps"].any():
-        least = min(t.budget.cost or math.inf for row in rows for t in row)
-        raise InvalidInput(
-            f"no setting of {job.method.label} made a single step on {job.target.problem} within {least:g} calls; give it "
-            "more of them, or try fewer settings"
-        )
 
 
 def _seen(row: Sequence[Trial], table: pd.DataFrame) -> Seen:

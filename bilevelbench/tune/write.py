@@ -51,6 +51,7 @@ def _row(job: Job, results: Results) -> dict[str, Any]:
         "seconds": float((runs["seconds"].to_numpy(dtype=float) / lanes).sum()),
         "best": job.method.params(job.best.choice),
         "score": _finite(job.best.score),
+        "remark": job.remark,
         "tried": [
             {"choice": one.choice, "budget": one.budget.model_dump(exclude_none=True), "score": _finite(one.score)}
             for one in job.tried
@@ -71,7 +72,7 @@ def best_suite(suite: Suite, jobs: Sequence[Job], record: dict[str, Any]) -> Sui
         targets=suite.targets,
         schedule=suite.schedule,
         dtype=suite.dtype,
-        tuned=True,
+        tuned=suite.tune.by,
         figure=suite.figure,
     )
 

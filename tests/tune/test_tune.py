@@ -21,14 +21,17 @@ from bilevelbench.cli import main
 from bilevelbench.errors import InvalidInput
 from bilevelbench.leaderboard.data import load
 from bilevelbench.registry import registry
-from bilevelbench.report.tuning import Tuning, read_tuning, sensitivity_figure
+from bilevelbench.report.tables import readable as summary_for_people
+from bilevelbench.report.tables import summary
+from bilevelbench.report.tuning import Tuning, read_tuning, readable, remarks, sensitivity_figure, table
 from bilevelbench.report.write import read_report, write_report
+from bilevelbench.results import Results
 from bilevelbench.store import Store, load_results
 from bilevelbench.suite import AlgorithmEntry, ProblemEntry, Suite
 from bilevelbench.trial import Budget, Schedule
 from bilevelbench.tune.run import tune
 from bilevelbench.tune.settings import Tune
-from bilevelbench.tune.write import best_suite, suite_toml, tuning_record
+from bilevelbench.tune.write import best_suite, suite_toml, tuning_record, write_tuning
 
 SMALL = ["-p", "quadratic[dim_x=5,data_seed=0,1]", "--budget", "300", "--jobs", "0"]
 
@@ -182,9 +185,52 @@ def test_the_gradient_chooses_only_if_asked_and_with_a_warning(tmp_path):
     assert "small where x has run away" in out
 
 
-def test_a_budget_below_one_step_is_said(tmp_path):
-    with pytest.raises(InvalidInput, match="no setting of f2ba made a single step"):
-        tuned(plan("f2ba", search="halving", cost=200, trials=9), tmp_path)
+def test_a_method_that_cannot_make_a_step_keeps_its_row_and_the_others_are_tuned(tmp_path):
+    suite = plan(AlgorithmEntry(name="f2ba", params={"K": [200]}), "aid", trials=4)
+    jobs, results = tuned(suite, tmp_path)
+    record = tuning_record(suite, list(jobs.values()), results)
+    stuck, moved = record["rows"]
+    assert (stuck["score"], stuck["failed"], stuck["trials"]) == (None, 8, 8)
+    assert stuck["remark"].startswith(
+        "No setting of f2ba[K=200] made a single step on quadratic within 300 calls; give it"
+    )
+    assert math.isfinite(moved["score"])
+    assert moved["remark"] == ""
+    write_tuning(tmp_path, record, best_suite(suite, list(jobs.values()), record))
+    found = read_tuning(tmp_path)
+    assert [row.phi for row in readable(found).itertuples()][1] == "no step"
+    assert stuck["remark"] in remarks(found)
+
+
+def test_a_rung_without_a_step_is_not_the_end(tmp_path):
+    """The first rung of halving covers no step of f2ba, the last one does; what stands still has no score."""
+    jobs, _ = tuned(plan("f2ba", search="halving", cost=3000, trials=27), tmp_path)
+    job = jobs["f2ba"]
+    first = min(one.budget.cost for one in job.tried)
+    assert all(math.isinf(one.score) for one in job.tried if one.budget.cost == first)
+    assert job.steps > 0
+    assert job.remark == ""
+
+
+def test_the_tables_rank_by_the_metric_that_chose(tmp_path):
+    """By |g_y|, which here is another order than that of |grad phi|."""
+    methods = ["-a", "f2ba[K=1,eta_x=0.05,0.1]", "-a", "f2ba[K=30,eta_x=1e-4,2e-4]"]
+    assert cli("tune", *methods, *SMALL, "--trials", 2, "--by", "g_y", "-o", tmp_path / "t")[0] == 0
+    scores = table(read_tuning(tmp_path / "t"))["score"]
+    assert scores.is_monotonic_increasing
+    code, said, _ = cli("run", "--suite", tmp_path / "t" / "best.toml", "--jobs", 0, "-o", tmp_path / "final")
+    assert code == 0
+    final = load_results(tmp_path / "final")
+    last = final.curve.drop_duplicates("trial_id", keep="last").set_index("trial_id")["g_y"]
+    order = final.runs.assign(score=final.runs["trial_id"].map(last)).groupby("label")["score"].median().sort_values()
+    assert list(summary(final)["method"]) == list(order.index)
+    places = [said.rindex(f"\n{name} ") for name in order.index]
+    assert places == sorted(places)
+    by_gradient = summary(Results(final.runs, final.curve, []))
+    assert list(by_gradient["best_grad_phi"]) == sorted(by_gradient["best_grad_phi"])
+    assert list(by_gradient["method"]) != list(order.index)
+    assert "g_y" in summary_for_people(summary(final))
+    assert "g_y" not in summary_for_people(by_gradient)
 
 
 def test_two_methods_need_two_names(tmp_path):
@@ -366,7 +412,7 @@ def test_a_suite_is_tuned_and_run(tmp_path):
     assert {(t.problem.params["dim_x"], t.budget.cost, t.problem.params["data_seed"]) for t in trials} == {
         (5, 300, 0), (5, 300, 1), (3, 200, 0), (3, 200, 1),
     }  # fmt: skip
-    assert all(t.tuned and t.seed == 1 and t.algorithm.params["solver"] == "cg" for t in trials)
+    assert all(t.tuned == "phi" and t.seed == 1 and t.algorithm.params["solver"] == "cg" for t in trials)
     found = read_tuning(tmp_path / "out")
     assert found.problems == ["quadratic[dim_x=5]", "quadratic[dim_x=3]"]
 
