@@ -14,8 +14,8 @@ the rows into training, validation and test, 2 : 1 : 1 in every class. Features 
 that the training rows have ‖a‖² = 1 in the mean: the curvature of CE is at most q λ(G) <= q with G = mean a aᵀ and
 q = 1/2, or 1/4 with two classes.
 
-g is strongly convex for every x, but mu is reg_scale exp(min x) and L_gy grows with exp(max x). So their values at x0
-are declared as estimates, reg_scale and q λ(G) + reg_scale, like L_g and rho_g, for which y = y*(x0). L_phi is an
+g is strongly convex for every x, but mu is reg_scale exp(min x) (`mu_at`) and L_gy grows with exp(max x). So their values
+at x0 are declared as estimates, reg_scale and q λ(G) + reg_scale, like L_g and rho_g, for which y = y*(x0). L_phi is an
 estimate as well: the largest ‖∇²φ‖ at x = (t, .., t), t = 0, -3, -6, so with equal regularisers. C_f, L_f and rho_f
 hold everywhere; Delta is φ(x0), since φ >= 0.
 

@@ -21,9 +21,9 @@ A gradient is two products of a sparse and a dense matrix. float32 is the usual 
 time that they take in float64. y has two million entries, so an evaluation of φ, which solves the lower level, takes a
 minute or two: let the schedule be coarse (ratio 10).
 
-mu, L_gy, L_g and rho_g grow or fall with exp(x): declared are estimates at x0 and y0. C_f, L_f and rho_f hold
-everywhere. L_phi is an estimate at (x0, y0) with the diagonal of the Hessian of g in place of the whole; Delta is
-f(y0). With `pretrain=0` these are taken at 100 steps.
+mu is reg_scale exp(min x) (`mu_at`); it, L_gy, L_g and rho_g grow or fall with exp(x): declared are estimates at x0 and
+y0. C_f, L_f and rho_f hold everywhere. L_phi is an estimate at (x0, y0) with the diagonal of the Hessian of g in place of
+the whole; Delta is f(y0). With `pretrain=0` these are taken at 100 steps.
 
 Metrics at the given y: `val_loss`, `test_loss`, `test_accuracy`, and `selection_loss` for choosing among trials.
 """

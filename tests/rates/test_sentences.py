@@ -54,10 +54,18 @@ def made(values: dict[float, list[str]]) -> tuple[list[Point], Results]:
             name = f"{value}-{seed}"
             points.append(Point(value, seed, SimpleNamespace(id=name)))
             runs.append(
-                {"trial_id": name, "algorithm": "a", "problem": "p", "status": status, "steps": 10, "cost": value}
+                {
+                    "trial_id": name,
+                    "algorithm": "a",
+                    "problem": "p",
+                    "seed": seed,
+                    "status": status,
+                    "steps": 10,
+                    "cost": value,
+                }
             )
             reached = np.nan if status == "diverged" else value**-0.25
-            curve.append({"trial_id": name, "mean_grad_phi": reached, "own": reached})
+            curve.append({"trial_id": name, "step": 0, "mean_grad_phi": reached, "own": reached})
     return points, Results(runs_frame(runs), curve_frame(curve), [])
 
 
