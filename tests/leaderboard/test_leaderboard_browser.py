@@ -317,7 +317,7 @@ def test_a_run_that_diverged_stands_below_a_healthy_one(watch, guide, tmp_path, 
     assert f"first is {HEALTHY}" in page.locator("#said").text_content()
     sparks = page.locator("#ranking-default-deterministic svg.spark")
     assert [s.get_attribute("aria-label") for s in sparks.all()][1] == "gradient norm does not fall"
-    assert "1 of the trials failed, and count as what reached nothing" in page.locator(".lead").text_content()
+    assert "1 of the trials failed and reached nothing" in page.locator(".lead").text_content()
     problem = watched.open((index.parent / "problem" / "ridge_toy.html").as_uri())
     assert problem.locator("#results-1 tbody th").all_text_contents() == [HEALTHY, DIVERGES]
     assert ("not certified" in problem.locator("#results-1").text_content()) != bounded
