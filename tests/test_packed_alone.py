@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import pandas as pd
 import pytest
 import torch
 from helpers import alone, assert_same, of, packed, plugins, trial
@@ -135,24 +136,24 @@ class Sigmoids(Problem):
         )
 
 
-def assert_sigmoids_agree(dim: int, dtype: str) -> None:
+def sigmoids(dim: int, dtype: str) -> tuple[Results, Results]:
+    """Two trials out of a pack of twelve, and alone."""
     here = plugins(Sigmoids)
     texts, rest = [f"f2ba[K=3,lam={1.5 + i}]" for i in range(12)], {"dtype": dtype, "schedule": Schedule(ratio=1e3)}
     some = [trial(text, f"sigmoids[dim={dim}]", steps=25, among=here, **rest) for text in texts]
     chosen = [some[3], some[11]]
-    assert_same(of(packed(some, here), chosen), alone(chosen, here))
+    return of(packed(some, here), chosen), alone(chosen, here)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_functions_of_vector_units_agree_where_four_lanes_fill_whole_vectors(dtype):
-    assert_sigmoids_agree(8, dtype)
+    assert_same(*sigmoids(8, dtype))
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    reason="torch computes the last elements of a tensor, which fill no pair of vectors, by other code: sigmoid, "
-    "softplus, cosh, sinh, pow and logaddexp differ there in the last bit; 16 lanes would leave no such rest",
-)
-@pytest.mark.parametrize(("dim", "dtype"), [(1, "float64"), (5, "float32")])
-def test_functions_of_vector_units_agree_in_odd_dimensions(dim, dtype):
-    assert_sigmoids_agree(dim, dtype)
+@pytest.mark.parametrize(("dim", "dtype", "digits"), [(1, "float64", 12), (5, "float32", 4)])
+def test_functions_of_vector_units_agree_to_many_digits_in_odd_dimensions(dim, dtype, digits):
+    """torch computes the last elements of a tensor, which fill no pair of vectors, by other code: sigmoid, softplus, cosh,
+    sinh, pow and logaddexp differ there in the last bit. The problem decides, so what is promised is a tolerance."""
+    together, by_itself = sigmoids(dim, dtype)
+    columns = ["phi", "grad_phi", "g_y"]
+    pd.testing.assert_frame_equal(together.curve[columns], by_itself.curve[columns], rtol=10.0**-digits)
