@@ -494,7 +494,12 @@ def test_solve_returns_an_error_if_asked_to():
 
 
 @pytest.mark.parametrize(
-    ("limits", "is_start"), [({"budget": 3}, True), ({"steps": 2}, False), ({"steps": 9, "target": 1e9}, True)]
+    ("limits", "is_start"),
+    [
+        ({"budget": 3}, True),
+        ({"steps": 2}, False),
+        ({"steps": 9, "target": 1e9, "constants": {"mu": 1.0, "L_gy": 2.0}}, True),
+    ],
 )
 def test_solve_says_when_its_answer_is_the_start(limits, is_start):
     got = bilevelbench.solve(f, g, start(), start(), eta_x=0.1, **limits)

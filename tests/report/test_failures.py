@@ -8,7 +8,7 @@ import io
 import made
 import numpy as np
 import pytest
-from helpers import DIVERGES, HEALTHY, Reader, certified, guide_command, guide_problem
+from helpers import DIVERGES, HEALTHY, Reader, guide_command, guide_problem, uncertified
 from rich.console import Console
 from test_cli import cli
 
@@ -51,7 +51,7 @@ def test_the_terminal_puts_the_healthy_run_first_and_tells_the_failure(guide):
 @pytest.mark.parametrize("bounded", [False, True])
 def test_every_format_puts_the_healthy_run_first_and_tells_the_failure(guide, tmp_path, bounded):
     results = load_results(guide[1])
-    report = Report(certified(results) if bounded else results, [], [])
+    report = Report(results if bounded else uncertified(results), [], [])
     board = report.ranking()
     assert list(board["method"]) == [HEALTHY, DIVERGES]
     if bounded:
