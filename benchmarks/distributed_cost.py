@@ -22,13 +22,16 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from bilevelbench import Distributed, Oracle, team
-from bilevelbench.pack import pack_algorithm
-from bilevelbench.registry import make, registry
-from bilevelbench.rounding import one_thread
-from bilevelbench.runner import default_dtype
-from bilevelbench.suite import make_trial
-from bilevelbench.trial import Budget, parse_spec
+from bilevelbench import Distributed, Oracle
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.agents import leader
+from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.model.rounding import one_thread
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.plan.spec_text import parse_spec
+from bilevelbench.plan.trial import Budget
+from bilevelbench.plan.trials import make_trial
 
 F64 = npt.NDArray[np.float64]
 
@@ -70,7 +73,7 @@ def seconds_of_a_step(method: str, problem: str, steps: int) -> float:
     with default_dtype(torch.float64):
         instance = make(registry().problem(where.key), where.params).build()
         chosen = make(registry().algorithm(algorithm.key), algorithm.params).resolve(instance.constants)
-        part = team.join(chosen, instance, trial)
+        part = leader.join(chosen, instance, trial)
     assert part is not None
     packed = pack_algorithm([chosen], torch.float64)
     oracle = Oracle(instance, packed.uses, [0], part=part)
@@ -136,7 +139,7 @@ def measure(sizes: Sequence[int], dimensions: Sequence[int]) -> None:
                 f"  a step, dy = {dy:>4}: {1e3 * t:8.2f} ms measured, {1e3 * (alone[dy] + up):8.2f} ms predicted "
                 f"({1e3 * alone[dy]:.2f} calls + {1e3 * up:.2f} rounds)"
             )
-    team.dismiss()
+    leader.dismiss()
 
 
 def measured_steps(agents: int, dimensions: Sequence[int]) -> dict[int, float]:

@@ -15,13 +15,14 @@ import torch
 from bilevelbench_methods.penalty.f2ba import F2BA
 from bilevelbench_problems import RidgeAbalone
 
-from bilevelbench.lanes import padded
-from bilevelbench.oracle import Oracle
-from bilevelbench.pack import pack_algorithm
-from bilevelbench.registry import registry
-from bilevelbench.runner import default_dtype, run_pack
-from bilevelbench.suite import make_trial
-from bilevelbench.trial import Budget, Spec
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.loop import run_pack
+from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.model.lanes import padded
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.oracle import Oracle
+from bilevelbench.plan.trial import Budget, Spec
+from bilevelbench.plan.trials import make_trial
 
 STEPS = 20
 

@@ -18,9 +18,9 @@ from bilevelbench_problems.newsgroups import _prepared
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from bilevelbench.oracle import Oracle
-from bilevelbench.pack import pack_algorithm
-from bilevelbench.runner import default_dtype
+from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.oracle import Oracle
 
 LAM, STEP, X_STEP = 10.0, 5.0, 1000.0
 

@@ -12,10 +12,11 @@ import time
 import psutil
 
 from bilevelbench.api import run_trials
-from bilevelbench.registry import registry
-from bilevelbench.store import Store, load_results
-from bilevelbench.suite import make_trial
-from bilevelbench.trial import Budget, Spec
+from bilevelbench.discovery.registry import registry
+from bilevelbench.plan.trial import Budget, Spec
+from bilevelbench.plan.trials import make_trial
+from bilevelbench.results.store import Store
+from bilevelbench.results.tables import load_results
 
 TRIALS, STEPS = 10_000, 1_000
 

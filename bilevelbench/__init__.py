@@ -21,80 +21,80 @@ _branch = os.environ.get("MKL_CBWR", "").upper().removeprefix("BRANCH=").split("
 os.environ["MKL_CBWR"] = f"{_branch if _branch in ('AVX2', 'AVX512', 'AVX512_E1') else 'AUTO'},STRICT"
 
 if TYPE_CHECKING:
-    from bilevelbench.algorithm import Algorithm as Algorithm
-    from bilevelbench.algorithm import Distributed as Distributed
     from bilevelbench.api import Solution as Solution
     from bilevelbench.api import run as run
     from bilevelbench.api import solve as solve
-    from bilevelbench.claim import Claim as Claim
-    from bilevelbench.constants import Constant as Constant
-    from bilevelbench.constants import Constants as Constants
-    from bilevelbench.constants import bound as bound
-    from bilevelbench.constants import estimated as estimated
-    from bilevelbench.constants import exact as exact
-    from bilevelbench.data import DataFile as DataFile
     from bilevelbench.errors import BilevelbenchError as BilevelbenchError
     from bilevelbench.errors import InvalidInput as InvalidInput
     from bilevelbench.errors import MissingConstant as MissingConstant
-    from bilevelbench.known import KnownFailure as KnownFailure
-    from bilevelbench.lanes import PerLane as PerLane
-    from bilevelbench.lanes import dot as dot
-    from bilevelbench.lanes import keep as keep
-    from bilevelbench.lanes import norm as norm
-    from bilevelbench.lanes import over_points as over_points
-    from bilevelbench.linear import conjugate_gradient as conjugate_gradient
-    from bilevelbench.linear import neumann_sum as neumann_sum
-    from bilevelbench.linear import richardson as richardson
-    from bilevelbench.network import Agents as Agents
-    from bilevelbench.noise import Additive as Additive
-    from bilevelbench.noise import Exact as Exact
-    from bilevelbench.noise import FiniteSum as FiniteSum
-    from bilevelbench.noise import Rows as Rows
-    from bilevelbench.oracle import Oracle as Oracle
-    from bilevelbench.problem import Instance as Instance
-    from bilevelbench.problem import Problem as Problem
-    from bilevelbench.problem import Reference as Reference
-    from bilevelbench.problem import Shared as Shared
-    from bilevelbench.sample import Sample as Sample
-    from bilevelbench.sample import Table as Table
+    from bilevelbench.model.agents import Agents as Agents
+    from bilevelbench.model.algorithm import Algorithm as Algorithm
+    from bilevelbench.model.algorithm import Distributed as Distributed
+    from bilevelbench.model.claim import Claim as Claim
+    from bilevelbench.model.constants import Constant as Constant
+    from bilevelbench.model.constants import Constants as Constants
+    from bilevelbench.model.constants import bound as bound
+    from bilevelbench.model.constants import estimated as estimated
+    from bilevelbench.model.constants import exact as exact
+    from bilevelbench.model.data_file import DataFile as DataFile
+    from bilevelbench.model.instance import Instance as Instance
+    from bilevelbench.model.instance import Reference as Reference
+    from bilevelbench.model.known import KnownFailure as KnownFailure
+    from bilevelbench.model.lanes import PerLane as PerLane
+    from bilevelbench.model.lanes import dot as dot
+    from bilevelbench.model.lanes import keep as keep
+    from bilevelbench.model.lanes import norm as norm
+    from bilevelbench.model.lanes import over_points as over_points
+    from bilevelbench.model.linear_solvers import conjugate_gradient as conjugate_gradient
+    from bilevelbench.model.linear_solvers import neumann_sum as neumann_sum
+    from bilevelbench.model.linear_solvers import richardson as richardson
+    from bilevelbench.model.noise import Additive as Additive
+    from bilevelbench.model.noise import Exact as Exact
+    from bilevelbench.model.noise import FiniteSum as FiniteSum
+    from bilevelbench.model.noise import Rows as Rows
+    from bilevelbench.model.problem import Problem as Problem
+    from bilevelbench.model.problem import Shared as Shared
+    from bilevelbench.oracle.oracle import Oracle as Oracle
+    from bilevelbench.oracle.sample import Sample as Sample
+    from bilevelbench.oracle.sample import Table as Table
 
 _HOME = {
     "Solution": "api",
     "run": "api",
     "solve": "api",
-    "Algorithm": "algorithm",
-    "Distributed": "algorithm",
-    "Claim": "claim",
-    "Constant": "constants",
-    "Constants": "constants",
-    "bound": "constants",
-    "estimated": "constants",
-    "exact": "constants",
-    "DataFile": "data",
+    "Algorithm": "model.algorithm",
+    "Distributed": "model.algorithm",
+    "Claim": "model.claim",
+    "Constant": "model.constants",
+    "Constants": "model.constants",
+    "bound": "model.constants",
+    "estimated": "model.constants",
+    "exact": "model.constants",
+    "DataFile": "model.data_file",
     "BilevelbenchError": "errors",
     "InvalidInput": "errors",
     "MissingConstant": "errors",
-    "KnownFailure": "known",
-    "PerLane": "lanes",
-    "dot": "lanes",
-    "keep": "lanes",
-    "norm": "lanes",
-    "over_points": "lanes",
-    "conjugate_gradient": "linear",
-    "neumann_sum": "linear",
-    "richardson": "linear",
-    "Additive": "noise",
-    "Exact": "noise",
-    "FiniteSum": "noise",
-    "Rows": "noise",
-    "Oracle": "oracle",
-    "Agents": "network",
-    "Instance": "problem",
-    "Problem": "problem",
-    "Reference": "problem",
-    "Shared": "problem",
-    "Sample": "sample",
-    "Table": "sample",
+    "KnownFailure": "model.known",
+    "PerLane": "model.lanes",
+    "dot": "model.lanes",
+    "keep": "model.lanes",
+    "norm": "model.lanes",
+    "over_points": "model.lanes",
+    "conjugate_gradient": "model.linear_solvers",
+    "neumann_sum": "model.linear_solvers",
+    "richardson": "model.linear_solvers",
+    "Additive": "model.noise",
+    "Exact": "model.noise",
+    "FiniteSum": "model.noise",
+    "Rows": "model.noise",
+    "Oracle": "oracle.oracle",
+    "Agents": "model.agents",
+    "Instance": "model.instance",
+    "Problem": "model.problem",
+    "Reference": "model.instance",
+    "Shared": "model.problem",
+    "Sample": "oracle.sample",
+    "Table": "oracle.sample",
 }
 
 #: `@hookimpl` marks the functions in a plugin package that name its methods and problems.

@@ -1,6 +1,6 @@
 """`python -m bilevelbench`."""
 
-from bilevelbench.cli import main
+from bilevelbench.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -18,22 +18,28 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from bilevelbench.algorithm import Algorithm
-from bilevelbench.constants import Constant, Constants, estimated
-from bilevelbench.errors import InvalidInput, suggestion
-from bilevelbench.executor import GRACE, Executor, Progress, run_here, run_in_workers
-from bilevelbench.lane import Lane
-from bilevelbench.meter import COLUMNS
-from bilevelbench.pack import pack_algorithm, plan
-from bilevelbench.problem import Instance, Problem
-from bilevelbench.registry import Entry, Registry, faults, make, registry
-from bilevelbench.results import Results, curve_of, runs_of
-from bilevelbench.rounding import one_thread
-from bilevelbench.runner import PackResult, PackRun, default_dtype, run_pack
-from bilevelbench.store import Store
-from bilevelbench.suite import make_trial
-from bilevelbench.team import dismiss
-from bilevelbench.trial import Budget, Schedule, Spec, Trial, parse_spec
+from bilevelbench.discovery.entry import Entry, make
+from bilevelbench.discovery.registry import Registry, registry
+from bilevelbench.engine.agents.leader import dismiss
+from bilevelbench.engine.loop import PackRun, run_pack
+from bilevelbench.engine.record import Lane, PackResult
+from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.errors import InvalidInput, faults, suggestion
+from bilevelbench.execute.executor import Executor, Progress
+from bilevelbench.execute.local import GRACE, run_here, run_in_workers
+from bilevelbench.model.algorithm import Algorithm
+from bilevelbench.model.constants import Constant, Constants, estimated
+from bilevelbench.model.instance import Instance
+from bilevelbench.model.problem import Problem
+from bilevelbench.model.rounding import one_thread
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.meter import COLUMNS
+from bilevelbench.plan.packs import plan
+from bilevelbench.plan.spec_text import parse_spec
+from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
+from bilevelbench.plan.trials import make_trial
+from bilevelbench.results.schema import Results, curve_of, runs_of
+from bilevelbench.results.store import Store
 
 Chosen = str | Algorithm | Problem
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class BilevelbenchError(Exception):
@@ -73,3 +77,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {by_letters[close[0]]!r}?"
     return f"; there is {', '.join(names)}" if names else "; there is none"
+
+
+def faults(error: ValidationError) -> str:
+    """A pydantic error as a sentence: where, what was given (a whole table is not repeated), what was wanted."""
+    out = []
+    for e in error.errors():
+        where, said = ".".join(map(str, e["loc"])) or "settings", e["msg"].removeprefix("Value error, ")
+        given = "" if e["type"] == "value_error" and isinstance(e["input"], dict) else f" = {e['input']!r}"
+        out.append(f"{where}{given}: {said[:1].lower()}{said[1:]}")
+    return "; ".join(out)

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bilevelbench.lanes import dot
-from bilevelbench.noise import Exact, FiniteSum, Noise, Rows
-from bilevelbench.oracle import Oracle
-from bilevelbench.problem import QUERIES, Instance
-from bilevelbench.results import Results
-from bilevelbench.store import load_results
+from bilevelbench.model.instance import Instance
+from bilevelbench.model.lanes import dot
+from bilevelbench.model.noise import Exact, FiniteSum, Noise, Rows
+from bilevelbench.model.queries import QUERIES
+from bilevelbench.oracle.oracle import Oracle
+from bilevelbench.results.schema import Results
+from bilevelbench.results.tables import load_results
 
 torch.set_num_threads(1)
 

@@ -16,13 +16,16 @@ from doc_blocks import blocks
 from torch import Tensor
 
 from bilevelbench import Algorithm, Instance, Oracle, Problem, Reference, dot
-from bilevelbench.network import Part
-from bilevelbench.pack import pack_algorithm, plan
-from bilevelbench.registry import Entry, Registry, registry
-from bilevelbench.results import Results, curve_frame, runs_frame
-from bilevelbench.runner import run_pack
-from bilevelbench.suite import make_trial
-from bilevelbench.trial import Budget, Trial, parse_spec
+from bilevelbench.discovery.entry import Entry
+from bilevelbench.discovery.registry import Registry, registry
+from bilevelbench.engine.loop import run_pack
+from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.model.agents import Part
+from bilevelbench.plan.packs import plan
+from bilevelbench.plan.spec_text import parse_spec
+from bilevelbench.plan.trial import Budget, Trial
+from bilevelbench.plan.trials import make_trial
+from bilevelbench.results.schema import Results, curve_frame, runs_frame
 
 #: What depends on the clock, the machine or the width of the pack; all else has to be equal to the last bit.
 VOLATILE = ["seconds", "peak_memory", "pack_lanes"]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bilevelbench.packfile import read_packs, to_parquet
-from bilevelbench.results import CURVE, REAL, RUNS, VOLATILE, curve_table, runs_table
-from bilevelbench.store import Store
+from bilevelbench.results.packs import read_packs, to_parquet
+from bilevelbench.results.schema import CURVE, REAL, RUNS, VOLATILE, curve_table, runs_table
+from bilevelbench.results.store import Store
 
 OFFICIAL = Path(__file__).parents[1] / "leaderboard" / "results" / "official"
 ULP = "ulp"

@@ -16,12 +16,12 @@ if sys.argv[1] == "late":
 
 from helpers import alone, of, packed, trial
 
-from bilevelbench.registry import registry
-from bilevelbench.rounding import STEPS, keeps_bits
-from bilevelbench.runner import PackResult
-from bilevelbench.testing.bench import unlike
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.record import PackResult
+from bilevelbench.model.rounding import STEPS, keeps_bits
+from bilevelbench.plan.trial import Schedule
 from bilevelbench.testing.kit import checks_for
-from bilevelbench.trial import Schedule
+from bilevelbench.testing.stepper import unlike
 
 METHODS = (
     "f2ba[lam={lam},K={n},eta_x=0.1]",

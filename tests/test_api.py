@@ -15,12 +15,15 @@ from helpers import Bowl, Shrink, assert_same
 from torch import Tensor
 
 import bilevelbench
-from bilevelbench import Distributed, InvalidInput, MissingConstant, executor
+from bilevelbench import Distributed, InvalidInput, MissingConstant
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import UnknownName
-from bilevelbench.registry import make, registry
-from bilevelbench.results import Results
-from bilevelbench.suite import Suite
-from bilevelbench.trial import Budget, Schedule, Spec, Trial, parse_spec
+from bilevelbench.execute import local
+from bilevelbench.plan.spec_text import parse_spec
+from bilevelbench.plan.suite import Suite
+from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
+from bilevelbench.results.schema import Results
 
 # ---- run
 
@@ -155,13 +158,13 @@ def test_parameter_out_of_range_names_it_and_the_value():
 def packs_run(monkeypatch) -> list[list[str]]:
     """The trial ids of each pack that is really run."""
     seen: list[list[str]] = []
-    real = executor.run_pack
+    real = local.run_pack
 
     def spy(trials, plugins):
         seen.append([t.id for t in trials])
         return real(trials, plugins)
 
-    monkeypatch.setattr(executor, "run_pack", spy)
+    monkeypatch.setattr(local, "run_pack", spy)
     return seen
 
 
@@ -184,7 +187,7 @@ def test_only_what_is_new_is_run(tmp_path, packs_run):
 
 
 def test_run_that_was_interrupted_goes_on_where_it_stopped(tmp_path, monkeypatch, packs_run):
-    spy = executor.run_pack
+    spy = local.run_pack
 
     def interrupted(trials, plugins):
         if trials[0].algorithm.name == "aid":
@@ -192,7 +195,7 @@ def test_run_that_was_interrupted_goes_on_where_it_stopped(tmp_path, monkeypatch
         return spy(trials, plugins)
 
     with monkeypatch.context() as patch:
-        patch.setattr(executor, "run_pack", interrupted)
+        patch.setattr(local, "run_pack", interrupted)
         with pytest.raises(KeyboardInterrupt):
             bilevelbench.run(["f2ba", "aid"], "quadratic", steps=3, out=tmp_path)
     assert len(packs_run) == 1

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from doc_blocks import LANGUAGES, Block, Failed, blocks, run_blocks
 
-from bilevelbench.cli import main
-from bilevelbench.results import CURVE, RUNS, STATUSES
+from bilevelbench.cli.app import main
+from bilevelbench.results.schema import CURVE, RUNS, STATUSES
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -28,16 +28,16 @@ GUIDES = (
 NOT_RUN = {
     ("README.md", "make run     # makes .venv, installs, runs every method on every embedded problem, prints the table, "
      "says where the page is"): "needs the network; the tests run in what it makes",
-    ("README.md", "bilevelbench rates --table 1 --quick"): "takes two minutes; tests/rates run it",
+    ("README.md", "bilevelbench rates --table 1 --quick"): "takes two minutes; tests/studies/rates run it",
     ("README.md", "bilevelbench run --suite figure1 -o figure1                 # an experiment of the paper, with a verdict "
-     "on its claim"): "takes minutes; tests/report and tests/tune run short forms of both",
+     "on its claim"): "takes minutes; tests/report and tests/studies/tuning run short forms of both",
     ("docs/first-run.md", "git clone URL bilevelbench"): "needs the network; the tests run in what it makes",
-    ("docs/your-method.md", "pip install -e bilevelbench-my-method"): "installs; tests/test_thirdparty.py does it",
+    ("docs/your-method.md", "pip install -e bilevelbench-my-method"): "installs; tests/testing/test_thirdparty.py does it",
     ("docs/how-to-submit.md", "bilevelbench leaderboard serve site"): "runs until it is stopped",
     ("docs/how-to-submit.md", "git checkout -b results-my-method"): "needs a clone of yours",
     ("docs/clusters.md", 'pip install "bilevelbench[dask]"'): "installs; the tests have it",
     ("docs/clusters.md", "dask scheduler                                # prints its address"):
-        "needs a cluster; tests/test_dask.py starts one",
+        "needs a cluster; tests/execute/test_dask.py starts one",
     ("docs/clusters.md", "# slurm_sweep.py"): "needs SLURM and dask-jobqueue",
 }  # fmt: skip
 

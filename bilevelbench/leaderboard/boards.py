@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bilevelbench import reached
-from bilevelbench.report.statistics import DRAWS, PAIR, board, costs, performance_profile, rank_intervals, split
-from bilevelbench.report.tables import ACCURACIES, titled
-from bilevelbench.results import CURVE, FAILED, Results
+from bilevelbench.report.analysis.ranking import DRAWS, PAIR, board, costs, performance_profile, rank_intervals, split
+from bilevelbench.report.analysis.summary import ACCURACIES, titled
+from bilevelbench.results import reached
+from bilevelbench.results.schema import CURVE, FAILED, Results
 
 #: Prices of a Hessian-vector product, in gradients, at which intervals are computed; the page shows the nearest.
 WEIGHTS = (0.5, 1.0, 2.0, 5.0, 10.0)

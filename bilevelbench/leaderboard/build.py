@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from bilevelbench.errors import InvalidInput, StoreError
-from bilevelbench.leaderboard.data import Material, load
-from bilevelbench.leaderboard.site import Site
+from bilevelbench.leaderboard.collect import Material, load
+from bilevelbench.leaderboard.pages import Site
 
 #: Marks a folder as ours, to be replaced by the next build.
 MARK = ".bilevelbench-site"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bilevelbench.leaderboard.data import params_of, problem_facts
-from bilevelbench.reached import best
-from bilevelbench.report.tables import titled
-from bilevelbench.results import Results
+from bilevelbench.leaderboard.collect import params_of, problem_facts
+from bilevelbench.report.analysis.summary import titled
+from bilevelbench.results.reached import best
+from bilevelbench.results.schema import Results
 
 
 @dataclass(frozen=True)

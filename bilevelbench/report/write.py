@@ -11,22 +11,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report import experiments, failures, figures, latex, rates, tuning
-from bilevelbench.report.page import write_page
-from bilevelbench.report.panels import experiment_figure
-from bilevelbench.report.statistics import costs, expected_running_time, ranking, sensitivity
-from bilevelbench.report.tables import (
-    ACCURACIES,
-    RANKING,
-    markdown,
-    pipe_table,
-    readable,
-    readable_board,
-    reading,
-    summary,
-)
-from bilevelbench.results import Results, curve_frame, runs_frame
-from bilevelbench.store import load_results
+from bilevelbench.report.analysis import failures, rates, tuning, verdicts
+from bilevelbench.report.analysis.ranking import costs, expected_running_time, ranking, sensitivity
+from bilevelbench.report.analysis.summary import ACCURACIES, RANKING, readable, readable_board, reading, summary
+from bilevelbench.report.figures import curves, style
+from bilevelbench.report.figures import rates as rates_figures
+from bilevelbench.report.figures import tuning as tuning_figures
+from bilevelbench.report.figures.experiment import experiment_figure
+from bilevelbench.report.formats import latex
+from bilevelbench.report.formats.markdown import markdown, pipe_table
+from bilevelbench.report.formats.page import write_page
+from bilevelbench.results.schema import Results, curve_frame, runs_frame
+from bilevelbench.results.tables import load_results
 
 FORMATS = ("md", "csv", "latex", "html")
 
@@ -39,7 +35,7 @@ class Report:
     rates: list[rates.RateTable]
     problems: list[str]
     weight: float = 1.0
-    experiments: list[experiments.Outcome] = field(default_factory=list)
+    experiments: list[verdicts.Outcome] = field(default_factory=list)
     tuning: tuning.Tuning | None = None
 
     def ranking(self) -> pd.DataFrame | None:
@@ -61,7 +57,7 @@ class Report:
             parts.append(f"### Failures\n\n{pipe_table(failures.readable(lost))}")
         for outcome in self.experiments:
             picture = f"figures/experiment-{outcome.figure.name}.svg" if pictures else ""
-            parts.append(experiments.markdown(outcome, picture))
+            parts.append(verdicts.markdown(outcome, picture))
         parts += [rates.markdown(t.title, t.rows) for t in self.rates]
         return "\n".join(parts)
 
@@ -79,7 +75,7 @@ class Report:
         if self.tuning is not None:
             out["tuning.csv"] = tuning.table(self.tuning)
         if self.experiments:
-            out["experiments.csv"] = experiments.frame(self.experiments)
+            out["experiments.csv"] = verdicts.frame(self.experiments)
         if self.rates:
             out["rates.csv"] = pd.concat([rates.frame(t.rows) for t in self.rates], ignore_index=True)
         return {name: table.to_csv(index=False) for name, table in out.items()}
@@ -103,7 +99,7 @@ class Report:
         if self.tuning is not None:
             out["tuning.tex"] = latex.table(tuning.readable(self.tuning), "Tuning", tuning.remarks(self.tuning))
         for outcome in self.experiments:
-            claims = experiments.frame([outcome]).drop(columns=["figure", "by"])
+            claims = verdicts.frame([outcome]).drop(columns=["figure", "by"])
             said = [f"{v.claim}: {v.sentence}" for v in outcome.verdicts]
             out[f"experiment-{outcome.figure.name}.tex"] = latex.table(claims, outcome.figure.title, said)
         for n, one in enumerate(self.rates, 1):
@@ -116,28 +112,28 @@ class Report:
 
         def add(name: str, figure: Figure | None) -> None:
             if figure is not None:
-                made.extend(figures.save(figure, folder / name))
+                made.extend(style.save(figure, folder / name))
 
         if not self.results.runs.empty:
-            known, table = figures.families(self.results), costs(self.results, ACCURACIES)
+            known, table = curves.families(self.results), costs(self.results, ACCURACIES)
             varied = sensitivity(self.results)[["problem", "algorithm"]].drop_duplicates()
             for n, title in enumerate(dict.fromkeys(summary(self.results)["problem"]), 1):
                 for axis in ("first_order", "weighted", "seconds", "step"):
-                    figure = figures.convergence_figure(self.results, title, axis, self.weight)
+                    figure = curves.convergence_figure(self.results, title, axis, self.weight)
                     add(f"convergence-{n}-{axis}", figure)
                 for algorithm in varied.loc[varied["problem"] == title, "algorithm"]:
                     name = re.sub(r"[^\w.-]", "_", algorithm)
-                    add(f"tuning-{n}-{name}", figures.sensitivity_figure(self.results, title, algorithm))
-            add("profile", figures.profile_figure(table, self.weight, known))
-            add("ecdf", figures.ecdf_figure(table, self.weight, known))
+                    add(f"tuning-{n}-{name}", curves.sensitivity_figure(self.results, title, algorithm))
+            add("profile", curves.profile_figure(table, self.weight, known))
+            add("ecdf", curves.ecdf_figure(table, self.weight, known))
         if self.tuning is not None:
             for n, problem in enumerate(self.tuning.problems, 1):
-                add(f"sensitivity-{n}", tuning.sensitivity_figure(self.tuning, problem))
+                add(f"sensitivity-{n}", tuning_figures.sensitivity_figure(self.tuning, problem))
         for outcome in self.experiments:
             add(f"experiment-{outcome.figure.name}", experiment_figure(outcome))
         for n, one in enumerate(self.rates, 1):
-            add(f"rates-{n}", rates.rate_figure(one.title, one.rows))
-            add(f"claims-{n}", rates.claim_figure(one.title, one.rows))
+            add(f"rates-{n}", rates_figures.rate_figure(one.title, one.rows))
+            add(f"claims-{n}", rates_figures.claim_figure(one.title, one.rows))
         return made
 
 
@@ -155,7 +151,7 @@ def read_report(folder: Path, weight: float = 1.0) -> Report:
         results = tuning.only(results, results.runs["trial_id"].isin(tuning.tuned_trials(results)))
     if results.runs.empty and not tables and found is None:
         summary(results)  # says so
-    outcomes, unusable = experiments.find_outcomes(folder, results)
+    outcomes, unusable = verdicts.find_outcomes(folder, results)
     return Report(results, tables, [*results.problems, *problems, *unusable], weight, outcomes, found)
 
 

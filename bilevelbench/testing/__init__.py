@@ -15,6 +15,6 @@ The checks guard against mistakes, not malice.
 """
 
 from bilevelbench.testing.kit import Check, checks_for, parametrize_with_checks, run_checks
-from bilevelbench.testing.report import Failure, Outcome, Skip
+from bilevelbench.testing.outcome import Failure, Outcome, Skip
 
 __all__ = ["Check", "Failure", "Outcome", "Skip", "checks_for", "parametrize_with_checks", "run_checks"]

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bilevelbench.algorithm import Algorithm
 from bilevelbench.errors import BilevelbenchError, BudgetExhausted, InvalidInput
-from bilevelbench.known import KnownFailure
-from bilevelbench.problem import Problem
-from bilevelbench.rounding import one_thread
-from bilevelbench.testing.algorithm_checks import ALGORITHM_CHECKS
-from bilevelbench.testing.bench import told, way_out
-from bilevelbench.testing.common_checks import (
+from bilevelbench.model.algorithm import Algorithm
+from bilevelbench.model.known import KnownFailure
+from bilevelbench.model.problem import Problem
+from bilevelbench.model.rounding import one_thread
+from bilevelbench.testing.checks.algorithm import ALGORITHM_CHECKS
+from bilevelbench.testing.checks.common import (
     Plugin,
     check_documented,
     check_name,
@@ -24,8 +23,9 @@ from bilevelbench.testing.common_checks import (
     title_of,
     usual_parameters,
 )
-from bilevelbench.testing.problem_checks import PROBLEM_CHECKS
-from bilevelbench.testing.report import Failure, Outcome, Skip
+from bilevelbench.testing.checks.problem import PROBLEM_CHECKS
+from bilevelbench.testing.outcome import Failure, Outcome, Skip
+from bilevelbench.testing.stepper import told, way_out
 
 if TYPE_CHECKING:
     import pytest

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 
-from bilevelbench.leaderboard.data import Material
-from bilevelbench.report.rates import read_rates
-from bilevelbench.results import Results, curve_frame, runs_frame
+from bilevelbench.leaderboard.collect import Material
+from bilevelbench.report.analysis.rates import read_rates
+from bilevelbench.results.schema import Results, curve_frame, runs_frame
 
 SCRIPT = "<script>alert(1)</script>"
 IMAGE = '"><img src=x onerror=alert(2)>'

@@ -18,13 +18,14 @@ from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results, materi
 from test_cli import cli
 
 from bilevelbench.leaderboard.build import write_site
-from bilevelbench.leaderboard.data import Material
-from bilevelbench.leaderboard.pieces import slug
+from bilevelbench.leaderboard.collect import Material
+from bilevelbench.leaderboard.fragments import slug
 from bilevelbench.leaderboard.serve import server
 from bilevelbench.leaderboard.settings import of_setting, settings
-from bilevelbench.report.statistics import board, costs
-from bilevelbench.report.tables import ACCURACIES, printable, titled
-from bilevelbench.store import load_results
+from bilevelbench.report.analysis.ranking import board, costs
+from bilevelbench.report.analysis.summary import ACCURACIES, titled
+from bilevelbench.report.formats.text import printable
+from bilevelbench.results.tables import load_results
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 ARGUMENTS = (

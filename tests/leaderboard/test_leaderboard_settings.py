@@ -11,18 +11,19 @@ import pytest
 from helpers import Reader
 from leaderboard_data import make_results
 
-from bilevelbench.algorithm import Distributed
-from bilevelbench.executor import run_here
+from bilevelbench.discovery.registry import registry
+from bilevelbench.execute.local import run_here
 from bilevelbench.leaderboard.build import build, write_site
-from bilevelbench.leaderboard.data import Material
+from bilevelbench.leaderboard.collect import Material
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words, of_setting, settings, standing_words
-from bilevelbench.pack import plan
-from bilevelbench.registry import registry
-from bilevelbench.report.statistics import board, costs
-from bilevelbench.results import Results
-from bilevelbench.store import Store, load_results
-from bilevelbench.suite import Suite
-from bilevelbench.trial import Budget
+from bilevelbench.model.algorithm import Distributed
+from bilevelbench.plan.packs import plan
+from bilevelbench.plan.suite import Suite
+from bilevelbench.plan.trial import Budget
+from bilevelbench.report.analysis.ranking import board, costs
+from bilevelbench.results.schema import Results
+from bilevelbench.results.store import Store
+from bilevelbench.results.tables import load_results
 
 LEADERBOARD = Path(__file__).resolve().parents[2] / "leaderboard"
 SUITES = {path.stem: path for path in (LEADERBOARD / "suites").glob("*.toml")}

@@ -19,15 +19,16 @@ from leaderboard_data import BREAK, IMAGE, METHODS, PROBLEMS, SCRIPT, make_resul
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.build import MARK, build, write_site
-from bilevelbench.leaderboard.data import Material, combine, load, read_facts
-from bilevelbench.leaderboard.pieces import script_json, slug
+from bilevelbench.leaderboard.collect import Material, combine, load, read_facts
+from bilevelbench.leaderboard.fragments import script_json, slug
 from bilevelbench.leaderboard.serve import server
 from bilevelbench.leaderboard.settings import settings
-from bilevelbench.report.rates import read_rates
-from bilevelbench.report.statistics import board
-from bilevelbench.report.tables import printable, titled
-from bilevelbench.results import Results, curve_frame, runs_frame
-from bilevelbench.store import Store
+from bilevelbench.report.analysis.ranking import board
+from bilevelbench.report.analysis.rates import read_rates
+from bilevelbench.report.analysis.summary import titled
+from bilevelbench.report.formats.text import printable
+from bilevelbench.results.schema import Results, curve_frame, runs_frame
+from bilevelbench.results.store import Store
 
 EMPTY = Results(runs_frame([]), curve_frame([]), [])
 

@@ -9,11 +9,12 @@ import pytest
 from helpers import Reader
 from machines import OFFICIAL, ULP, copy_folder
 
-from bilevelbench.cli import main
+from bilevelbench.cli.app import main
 from bilevelbench.errors import StoreError
 from bilevelbench.leaderboard.build import build
-from bilevelbench.leaderboard.data import load, provenance
-from bilevelbench.store import Store, load_results
+from bilevelbench.leaderboard.collect import load, provenance
+from bilevelbench.results.store import Store
+from bilevelbench.results.tables import load_results
 
 METHODS = ("f2ba", "ba")  # of the published ones: with fixed costs of a step, and with trials that diverge
 OTHER = "Another 9000"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bilevelbench import Instance, Problem, bound
-from bilevelbench.draws import Draws
+from bilevelbench.oracle.draws import Draws
 
 Vector = np.ndarray
 Matrix = np.ndarray

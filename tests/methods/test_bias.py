@@ -19,8 +19,9 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Algorithm, Oracle, PerLane
-from bilevelbench.registry import make, registry
-from bilevelbench.trial import parse_spec
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.plan.spec_text import parse_spec
 
 PROBLEM = Wavy(mu=0.2, analytic=True)
 PLAIN = PROBLEM.plain()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bilevelbench.registry import registry
+from bilevelbench.discovery.registry import registry
 
 # (table, setting): method -> oracle, exponent of 1/eps, whether the tables print a tilde
 PRINTED = {

@@ -10,11 +10,12 @@ import pytest
 import torch
 from helpers import alone, iterates, trial
 
-from bilevelbench import team
-from bilevelbench.registry import make, registry
-from bilevelbench.runner import default_dtype
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.agents import leader
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.testing import parametrize_with_checks
-from bilevelbench.trial import parse_spec
 
 DX, DY, K = 4, 6, 3
 STEPS = 50
@@ -43,7 +44,7 @@ def shared(agents: int) -> str:
 @pytest.fixture(autouse=True, scope="module")
 def _nobody_stays():
     yield
-    team.dismiss()
+    leader.dismiss()
 
 
 def both(text: str, problem: str, steps: int) -> tuple[list[tuple[np.ndarray, np.ndarray]], ...]:
@@ -53,7 +54,7 @@ def both(text: str, problem: str, steps: int) -> tuple[list[tuple[np.ndarray, np
     twin = make(registry().algorithm(spec.name.removeprefix("dist_")), spec.params)
     with default_dtype(torch.float64):
         instance = make(registry().problem(where.name), where.params).build()
-        part = team.join(method, instance, trial(text, problem, steps=steps))
+        part = leader.join(method, instance, trial(text, problem, steps=steps))
     try:
         over_agents = iterates(method, instance, steps, part)
     finally:

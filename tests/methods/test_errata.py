@@ -18,7 +18,8 @@ from helpers import iterates, packed, trial
 from plain import Plain, Wavy
 
 from bilevelbench import Constants
-from bilevelbench.registry import make, registry
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "paper-errata.md"

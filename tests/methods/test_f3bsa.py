@@ -20,12 +20,13 @@ from plain import Plain, Point
 from torch import Tensor
 
 from bilevelbench import Additive, Constants, Instance, InvalidInput, MissingConstant, Oracle
-from bilevelbench.draws import Draws
-from bilevelbench.meter import ROW
-from bilevelbench.pack import pack_algorithm
-from bilevelbench.registry import make, registry
-from bilevelbench.runner import default_dtype
-from bilevelbench.trial import Schedule
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.model.queries import ROW
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.draws import Draws
+from bilevelbench.plan.trial import Schedule
 
 
 def built(name: str, **params: Any) -> Instance:

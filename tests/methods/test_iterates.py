@@ -13,9 +13,10 @@ from helpers import iterates
 from plain import Plain, Point, Wavy
 
 from bilevelbench import Instance, Oracle
-from bilevelbench.registry import make, registry
-from bilevelbench.runner import default_dtype
-from bilevelbench.trial import parse_spec
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.plan.spec_text import parse_spec
 
 STEPS = 20
 

@@ -19,10 +19,11 @@ import pytest
 import torch
 from helpers import alone, packed, trial
 
-from bilevelbench.meter import COLUMNS
-from bilevelbench.registry import make, registry
-from bilevelbench.runner import default_dtype
-from bilevelbench.trial import parse_spec
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.meter import COLUMNS
+from bilevelbench.plan.spec_text import parse_spec
 
 DIM_Y = 7
 PROBLEMS = [f"quadratic[dim_x=5,dim_y={DIM_Y}]", "tail_anchor[tails=4,anchors=3,c=0.5]"]

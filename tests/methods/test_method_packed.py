@@ -7,8 +7,8 @@ import functools
 import pytest
 from helpers import alone, assert_same, of, packed, trial
 
-from bilevelbench.results import Results
-from bilevelbench.trial import Schedule, Trial
+from bilevelbench.plan.trial import Schedule, Trial
+from bilevelbench.results.schema import Results
 
 #: what is per lane differs between the trials; what is structural is written out
 METHODS = {

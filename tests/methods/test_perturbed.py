@@ -18,12 +18,14 @@ from scipy import stats
 
 import bilevelbench
 from bilevelbench import Algorithm, Constants, Instance, InvalidInput, MissingConstant, Oracle, exact
-from bilevelbench.draws import Draws
-from bilevelbench.meter import COLUMNS
-from bilevelbench.pack import pack_algorithm
-from bilevelbench.registry import make, registry
-from bilevelbench.runner import default_dtype
-from bilevelbench.trial import Schedule, parse_spec
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.draws import Draws
+from bilevelbench.oracle.meter import COLUMNS
+from bilevelbench.plan.spec_text import parse_spec
+from bilevelbench.plan.trial import Schedule
 
 STEPS = 30
 

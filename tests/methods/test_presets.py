@@ -11,9 +11,10 @@ from plain import Wavy
 
 import bilevelbench
 from bilevelbench import Constants, Instance, InvalidInput, MissingConstant, Problem, dot
-from bilevelbench.registry import make, registry
-from bilevelbench.runner import default_dtype
-from bilevelbench.trial import Schedule
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.plan.trial import Schedule
 
 METHODS = ["aid", "ba", "bome", "f2ba", "f2ba_released", "f2sa", "g_pbgd", "itd", "pbgd", "pzobo"]
 THEORY = ["aid", "f2ba", "itd", "pbgd"]

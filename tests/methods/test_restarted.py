@@ -17,11 +17,13 @@ from plain import Plain, Wavy
 
 import bilevelbench
 from bilevelbench import Constants, Instance, InvalidInput, Oracle
-from bilevelbench.draws import Draws
-from bilevelbench.pack import pack_algorithm
-from bilevelbench.registry import make, registry
-from bilevelbench.runner import default_dtype
-from bilevelbench.trial import Schedule, parse_spec
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.draws import Draws
+from bilevelbench.plan.spec_text import parse_spec
+from bilevelbench.plan.trial import Schedule
 
 norm = np.linalg.norm
 SADDLE = "tail_anchor[saddle=true,mu=1,L=1.5]"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from helpers import packed, trial
 
-from bilevelbench.registry import make, registry
-from bilevelbench.trial import Schedule, parse_spec
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.plan.spec_text import parse_spec
+from bilevelbench.plan.trial import Schedule
 
 SEEDS = 100
 EPS = 0.05

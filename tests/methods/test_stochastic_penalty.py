@@ -18,11 +18,13 @@ from plain import Plain, Point, Vector, Wavy
 
 import bilevelbench
 from bilevelbench import Additive, Constants, Instance, InvalidInput, MissingConstant, Oracle
-from bilevelbench.draws import Draws
-from bilevelbench.pack import pack_algorithm
-from bilevelbench.registry import make, registry
-from bilevelbench.runner import default_dtype
-from bilevelbench.trial import Schedule, parse_spec
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.draws import Draws
+from bilevelbench.plan.spec_text import parse_spec
+from bilevelbench.plan.trial import Schedule
 
 STEPS = 20
 SIGMA_F, SIGMA_G = 0.7, 0.3

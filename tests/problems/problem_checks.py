@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from bilevelbench import FiniteSum, Instance, Rows, norm
-from bilevelbench.autograd import derive
-from bilevelbench.problem import QUERIES
+from bilevelbench.model.derivatives import derive
+from bilevelbench.model.queries import QUERIES
 
 
 def close(a: Tensor, b: Tensor, rtol: float = 1e-9) -> None:

@@ -7,7 +7,7 @@ import torch
 from bilevelbench_problems import LogRegBreastCancerAgents, QuadraticAgents
 
 from bilevelbench import FiniteSum, Instance, Shared
-from bilevelbench.problem import QUERIES
+from bilevelbench.model.queries import QUERIES
 from bilevelbench.testing import parametrize_with_checks
 
 SHARED = [

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from scipy.integrate import quad
 
 from bilevelbench import Additive, Exact, Instance, Rows
-from bilevelbench.problem import QUERIES
+from bilevelbench.model.queries import QUERIES
 
 
 def unit(dim: int, **fields: float) -> Chain:

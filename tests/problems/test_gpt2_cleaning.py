@@ -17,10 +17,10 @@ from torch.func import functional_call
 
 import bilevelbench
 from bilevelbench import FiniteSum, Instance, InvalidInput, Oracle, Rows
-from bilevelbench.autograd import derive
-from bilevelbench.problem import QUERIES
+from bilevelbench.model.derivatives import derive
+from bilevelbench.model.queries import QUERIES
+from bilevelbench.plan.trial import Schedule
 from bilevelbench.testing import parametrize_with_checks
-from bilevelbench.trial import Schedule
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra `llm`)")
 

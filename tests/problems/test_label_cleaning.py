@@ -30,9 +30,9 @@ from test_logreg import some_rows
 
 import bilevelbench
 from bilevelbench import FiniteSum, Instance, Oracle
-from bilevelbench.evaluate import Evaluator
-from bilevelbench.problem import QUERIES
-from bilevelbench.trial import Schedule
+from bilevelbench.engine.evaluator import Evaluator
+from bilevelbench.model.queries import QUERIES
+from bilevelbench.plan.trial import Schedule
 
 N, DX, DY = 899, 899, 640
 

@@ -25,7 +25,7 @@ from test_chain import check_bits
 from torch import Tensor
 
 from bilevelbench import Additive, Exact, Instance, Reference
-from bilevelbench.evaluate import Evaluator
+from bilevelbench.engine.evaluator import Evaluator
 
 PROBLEMS = [
     LogCosh(),

@@ -24,8 +24,8 @@ from sklearn.linear_model import LogisticRegression
 from test_chain import check_bits
 
 from bilevelbench import FiniteSum, Instance, Oracle, Problem, Rows
-from bilevelbench.evaluate import Evaluator
-from bilevelbench.problem import QUERIES
+from bilevelbench.engine.evaluator import Evaluator
+from bilevelbench.model.queries import QUERIES
 
 CLASSES = [LogRegDigits, LogRegBreastCancer]
 SHAPES = {"logreg_digits": (64, 10, 899, 449), "logreg_breast_cancer": (30, 1, 285, 142)}

@@ -34,8 +34,8 @@ from test_chain import check_bits
 
 import bilevelbench
 from bilevelbench import InvalidInput
-from bilevelbench.evaluate import Evaluator
-from bilevelbench.trial import Schedule
+from bilevelbench.engine.evaluator import Evaluator
+from bilevelbench.plan.trial import Schedule
 
 P, C = 40, 4
 TINY = NewsgroupsSynthetic(documents=300, p=P, classes=C, length=12, reg_scale=0.01, pretrain=20, topical=0.3)

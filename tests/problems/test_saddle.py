@@ -33,7 +33,7 @@ from test_chain import check_bits
 from torch import Tensor
 
 from bilevelbench import Additive, Exact, Instance
-from bilevelbench.problem import QUERIES
+from bilevelbench.model.queries import QUERIES
 
 Either = Saddle | SaddleChain
 PROBLEMS = [

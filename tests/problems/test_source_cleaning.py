@@ -27,10 +27,10 @@ from test_logreg import some_rows
 
 import bilevelbench
 from bilevelbench import FiniteSum, Instance, InvalidInput, Oracle, Rows
-from bilevelbench.checks import check_instance
-from bilevelbench.evaluate import Evaluator
+from bilevelbench.engine.evaluator import Evaluator
+from bilevelbench.engine.sanity import check_instance
+from bilevelbench.plan.trial import Schedule
 from bilevelbench.testing import parametrize_with_checks
-from bilevelbench.trial import Schedule
 
 C, P, DY = 4, 10, 40
 

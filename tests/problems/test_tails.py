@@ -13,7 +13,7 @@ from problem_checks import check_same, joint_hessian, lower_hessian, normal
 from pydantic import ValidationError
 from scipy.integrate import quad
 
-from bilevelbench.problem import QUERIES
+from bilevelbench.model.queries import QUERIES
 
 FAMILY = [
     PowerTail(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bilevelbench.results import Results, curve_frame, runs_frame
+from bilevelbench.results.schema import Results, curve_frame, runs_frame
 
 
 def results(*trials, records=()):

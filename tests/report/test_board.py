@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report import statistics
-from bilevelbench.report.statistics import board, ecdf, expected_running_time, performance_profile, rank_intervals
+from bilevelbench.report.analysis import ranking
+from bilevelbench.report.analysis.ranking import board, ecdf, expected_running_time, performance_profile, rank_intervals
 
 INF = np.inf
 
@@ -36,7 +36,7 @@ def test_costs_are_those_of_the_first_certified_evaluation():
          "problem_params": '{"data_seed": 3, "k": 1}'},
         {"label": "a", "curve": [(1, 0, 1.0)], "seed": 8},
     )  # fmt: skip
-    table = statistics.costs(data, (0.1, 0.01))
+    table = ranking.costs(data, (0.1, 0.01))
     columns = ("problem", "method", "algorithm", "seed", "data_seed", "target")
     assert listed(table, *columns) == [
         ("quadratic[k=1]", "a", "gd", 7, "3", 0.1), ("quadratic", "a", "gd", 8, "", 0.1),
@@ -50,34 +50,34 @@ def test_costs_are_those_of_the_first_certified_evaluation():
 def test_an_error_bound_delays_success_and_an_invalid_trial_has_none():
     data = made.results({"curve": [(1, 0, 0.09), (2, 0, 0.08)]}, {"status": "invalid", "curve": [(1, 0, 0.0)]})
     data.curve["grad_phi_error"] = [0.05, 0.01, 0.0]
-    assert list(statistics.costs(data, [0.1])["cost"]) == [2.0, INF]
+    assert list(ranking.costs(data, [0.1])["cost"]) == [2.0, INF]
 
 
 def test_samples_are_split_like_the_calls_unless_they_are_known():
     data = made.results({"curve": [(3, 1, 0.01)]})
     data.curve["cost"] = 100.0
-    assert listed(statistics.costs(data, [0.1]), "first_order", "second_order", "cost") == [(75, 25, 100)]
+    assert listed(ranking.costs(data, [0.1]), "first_order", "second_order", "cost") == [(75, 25, 100)]
     data.curve["second_order_samples"] = 40.0
-    assert listed(statistics.costs(data, [0.1]), "first_order", "second_order") == [(60, 40)]
+    assert listed(ranking.costs(data, [0.1]), "first_order", "second_order") == [(60, 40)]
 
 
 def test_samples_of_a_noisy_trial_leave_the_products_of_an_exact_one_alone():
     data = made.results({"curve": [(3, 1, 0.01)]}, {"problem": "noisy", "curve": [(3, 1, 0.01)]})
     data.curve["second_order_samples"] = [float("nan"), 4.0]
     data.curve["cost"] = [4.0, 40.0]
-    assert listed(statistics.costs(data, [0.1]), "first_order", "second_order") == [(3, 1), (36, 4)]
+    assert listed(ranking.costs(data, [0.1]), "first_order", "second_order") == [(3, 1), (36, 4)]
 
 
 def test_trials_that_agree_in_all_seeds_are_numbered():
     same = {"seed": 1, "label": "a"}
-    assert list(statistics.costs(made.results(same, same, same | {"label": "b"}), [0.1])["repeat"]) == [0, 1, 0]
+    assert list(ranking.costs(made.results(same, same, same | {"label": "b"}), [0.1])["repeat"]) == [0, 1, 0]
 
 
 def test_a_missing_column_is_a_sentence():
     data = made.results({})
     del data.curve["grad_phi_error"]
     with pytest.raises(StoreError, match="table `curve` has no column 'grad_phi_error'"):
-        statistics.costs(data, [0.1])
+        ranking.costs(data, [0.1])
 
 
 # ---- ranks
@@ -137,7 +137,7 @@ def test_board_agrees_with_plain_python(weight):
 
 
 def test_no_costs_make_an_empty_board():
-    nothing = statistics.costs(made.results(), [0.1])
+    nothing = ranking.costs(made.results(), [0.1])
     assert len(board(nothing)) == len(rank_intervals(nothing)) == 0
     assert performance_profile(nothing).empty
     assert ecdf(nothing).empty
@@ -218,9 +218,9 @@ def test_expected_running_time_by_hand():
         {"label": "a", "curve": [(60, 40, 0.5)], "status": "diverged"},
         {"label": "b", "curve": [(60, 40, 0.5)]},
     )
-    found = expected_running_time(statistics.costs(data, [0.1]), data.runs)
+    found = expected_running_time(ranking.costs(data, [0.1]), data.runs)
     assert listed(found, "method", "trials", "successes", "expected") == [("a", 3, 2, 70), ("b", 1, 0, INF)]
-    dearer = expected_running_time(statistics.costs(data, [0.1]), data.runs, weight=2.0)
+    dearer = expected_running_time(ranking.costs(data, [0.1]), data.runs, weight=2.0)
     assert dearer["expected"][0] == (12 + 40 + 140) / 2
 
 
@@ -231,7 +231,7 @@ def test_sensitivity_by_hand():
     data = made.results(
         trial(0.1), trial(0.1, curve=[(1, 0, 0.25)]), trial(0.5, status="diverged"), {"algorithm": "other"}
     )
-    found = statistics.sensitivity(data)
+    found = ranking.sensitivity(data)
     assert listed(found, "algorithm", "parameter", "value", "score", "trials") == [
         ("gd", "lr", 0.1, pytest.approx(0.15), 2), ("gd", "lr", 0.5, INF, 1),
     ]  # fmt: skip

@@ -17,17 +17,19 @@ from helpers import Reader, packed, trial
 from pydantic import ValidationError
 from scipy.optimize import minimize_scalar
 
-from bilevelbench import cli
+from bilevelbench.cli import run as run_cli
+from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import InvalidInput, StoreError, UnknownName
 from bilevelbench.leaderboard.build import build
-from bilevelbench.registry import registry
-from bilevelbench.report import experiments, latex
-from bilevelbench.report.experiments import Experiment, Figure, Outcome, find_outcomes, judge, outcome, record
-from bilevelbench.report.panels import experiment_figure
+from bilevelbench.plan.figure import Figure
+from bilevelbench.plan.suite import Suite, load_suites
+from bilevelbench.report.analysis import verdicts
+from bilevelbench.report.analysis.verdicts import Experiment, Outcome, find_outcomes, judge, outcome, record
+from bilevelbench.report.figures.experiment import experiment_figure
+from bilevelbench.report.formats import latex
 from bilevelbench.report.write import read_report, write_report
-from bilevelbench.results import Results, curve_frame, runs_frame
-from bilevelbench.store import Store
-from bilevelbench.suite import Suite, load_suites
+from bilevelbench.results.schema import Results, curve_frame, runs_frame
+from bilevelbench.results.store import Store
 
 NASTY = "<script>alert(1)</script> $x_{$ \"q\" & 'p'"
 
@@ -506,7 +508,7 @@ def run(capsys):
     """`bilevelbench run`, in this process; what it prints, on one line."""
 
     def command(suite, out, **options):
-        cli.run(suite=str(suite), out=out, jobs=0, **options)
+        run_cli.run(suite=str(suite), out=out, jobs=0, **options)
         return " ".join(capsys.readouterr().out.split())
 
     return command
@@ -608,4 +610,4 @@ def test_the_verdict_is_about_the_figure_as_it_was_asked_for(figure1):
     """Narrowed to another method, the claim about F2BA cannot be told."""
     one = figure1(steps=2, algorithm=["aid"])
     assert [(v.word, "no trial of 'F2BA'" in v.reason) for v in one.verdicts] == [("cannot be told", True)]
-    assert experiments.frame([one])["verdict"].tolist() == ["cannot be told"]
+    assert verdicts.frame([one])["verdict"].tolist() == ["cannot be told"]

@@ -12,13 +12,14 @@ from helpers import DIVERGES, HEALTHY, Reader, guide_command, guide_problem, unc
 from rich.console import Console
 from test_cli import cli
 
-from bilevelbench import progress
-from bilevelbench.executor import Done
-from bilevelbench.report.failures import failures, sentences
-from bilevelbench.report.page import write_page
-from bilevelbench.report.tables import certificates, reading, summary
+from bilevelbench.cli import progress
+from bilevelbench.execute.executor import Done
+from bilevelbench.report.analysis.failures import failures, sentences
+from bilevelbench.report.analysis.summary import certificates, reading, summary
+from bilevelbench.report.formats.page import write_page
 from bilevelbench.report.write import Report
-from bilevelbench.store import Store, load_results
+from bilevelbench.results.store import Store
+from bilevelbench.results.tables import load_results
 
 SENTENCE = "|x| > 1e+06, that is 1e+06 (1 + |x0|), at step 1; try smaller steps (lam=10, eta_x=0.001, a_y=10, a_z=10)"
 

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bilevelbench.report import latex, rates
-from bilevelbench.report.tables import bound, number, printable
+from bilevelbench.report.analysis import rates
+from bilevelbench.report.formats import latex
+from bilevelbench.report.formats.text import bound, number, printable
 from bilevelbench.report.write import Report
 
 NASTY = [

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report import figures, rates, statistics
-from bilevelbench.results import Results
+from bilevelbench.report.analysis import ranking
+from bilevelbench.report.figures import curves, rates
+from bilevelbench.report.figures import style as style_figures
+from bilevelbench.results.schema import Results
 
 NASTY = "_<b>$x{$ & 'é'"
 
@@ -22,22 +24,22 @@ def lines(figure, n=0):
 
 def test_a_family_has_a_colour_and_its_methods_differ():
     known = {f"m{n:02}": "penalty" for n in range(30)} | {"aid": "implicit", "x": "unheard-of"}
-    style = figures.looks([*known, "nameless"], known)
-    assert {style[f"m{n:02}"]["color"] for n in range(30)} == {figures.FAMILIES["penalty"]}
-    assert style["aid"]["color"] == figures.FAMILIES["implicit"]
-    assert style["x"]["color"] == style["nameless"]["color"] == figures.OTHER
+    style = style_figures.looks([*known, "nameless"], known)
+    assert {style[f"m{n:02}"]["color"] for n in range(30)} == {style_figures.FAMILIES["penalty"]}
+    assert style["aid"]["color"] == style_figures.FAMILIES["implicit"]
+    assert style["x"]["color"] == style["nameless"]["color"] == style_figures.OTHER
     assert len({tuple(look.values()) for look in style.values()}) == 33
-    assert style == figures.looks([*reversed(known), "nameless"], known)
+    assert style == style_figures.looks([*reversed(known), "nameless"], known)
 
 
 def test_families_come_from_the_records():
     data = made.results(
         {"label": "a[lr=1]", "algorithm": "a"}, {"algorithm": "b"}, records=[{"families": {"a": "implicit"}}]
     )
-    assert figures.families(data) == {"a[lr=1]": "implicit"}
-    assert figures.families(made.results({}, records=[{"families": "odd"}, {}])) == {}
-    figure = figures.convergence_figure(data, "quadratic")
-    assert figure.axes[0].lines[0].get_color() == figures.FAMILIES["implicit"]
+    assert curves.families(data) == {"a[lr=1]": "implicit"}
+    assert curves.families(made.results({}, records=[{"families": "odd"}, {}])) == {}
+    figure = curves.convergence_figure(data, "quadratic")
+    assert figure.axes[0].lines[0].get_color() == style_figures.FAMILIES["implicit"]
 
 
 @pytest.mark.parametrize(
@@ -46,9 +48,9 @@ def test_families_come_from_the_records():
 )
 def test_convergence_against_each_axis(x, places):
     data = made.results({"curve": [(0, 0, 2.0), (4, 1, 1.0), (8, 4, 0.5)]})
-    figure = figures.convergence_figure(data, "quadratic", x, weight=2.0)
+    figure = curves.convergence_figure(data, "quadratic", x, weight=2.0)
     assert lines(figure) == [(places, [1.0, 0.5])]  # a log axis has no place for 0
-    assert figure.axes[0].get_xlabel().startswith(figures.AXES[x])
+    assert figure.axes[0].get_xlabel().startswith(curves.AXES[x])
 
 
 def test_the_weighted_axis_counts_samples_as_the_board_does():
@@ -57,15 +59,15 @@ def test_the_weighted_axis_counts_samples_as_the_board_does():
     curve = data.curve.assign(cost=[14.0, 15.0], second_order_samples=[4.0, np.nan])
     data = Results(data.runs, curve, [])
     for title, at in (("noisy", [10 + 3 * 4]), ("quadratic", [10 + 3 * 5])):
-        assert lines(figures.convergence_figure(data, title, "weighted", weight=3.0)) == [(at, [1.0])]
-        cost = statistics.costs(data, (2.0,)).set_index("problem").loc[[title]]
-        assert statistics.weighted(cost, 3.0).tolist() == at
-    assert "samples" in figures.AXES["weighted"]
+        assert lines(curves.convergence_figure(data, title, "weighted", weight=3.0)) == [(at, [1.0])]
+        cost = ranking.costs(data, (2.0,)).set_index("problem").loc[[title]]
+        assert ranking.weighted(cost, 3.0).tolist() == at
+    assert "samples" in curves.AXES["weighted"]
 
 
 def test_the_band_is_over_seeds():
     data = made.results(*({"curve": [(1, 0, g), (2, 0, g / 10)]} for g in (1.0, 2.0, 4.0)))
-    figure = figures.convergence_figure(data, "quadratic")
+    figure = curves.convergence_figure(data, "quadratic")
     assert lines(figure) == [([1, 2], [2.0, 0.2])]
     (band,) = figure.axes[0].collections
     heights = band.get_paths()[0].vertices[:, 1]
@@ -74,10 +76,10 @@ def test_the_band_is_over_seeds():
 
 def test_profile_and_ecdf_draw_the_steps():
     table = made.costs({("A", "a"): [10, 40, np.inf], ("A", "b"): [30, 20, np.inf]})
-    (a, b) = lines(figures.profile_figure(table))
+    (a, b) = lines(curves.profile_figure(table))
     assert a == ([1, 2, pytest.approx(3.15)], [pytest.approx(1 / 3), pytest.approx(2 / 3), pytest.approx(2 / 3)])
     assert max(b[1]) == pytest.approx(2 / 3)
-    (a, _) = lines(figures.ecdf_figure(table))
+    (a, _) = lines(curves.ecdf_figure(table))
     assert a[0] == [10, 40, 42]
 
 
@@ -88,12 +90,12 @@ def test_sensitivity_joins_the_best_and_crosses_what_failed():
     data = made.results(
         trial(0.1, 1, 0.5), trial(0.1, 2, 0.3), trial(1.0, 1, 0.2), trial(1.0, 2, 9.0, status="diverged")
     )
-    figure = figures.sensitivity_figure(data, "quadratic", "gd")
+    figure = curves.sensitivity_figure(data, "quadratic", "gd")
     assert [axes.get_xlabel() for axes in figure.axes] == ["K", "lr"]
     _, best, lost = lines(figure, 1)
     assert best == ([0.1, 1.0], [0.3, 0.2])
     assert lost[0] == [1.0]
-    assert figures.sensitivity_figure(made.results({}), "quadratic", "gd") is None
+    assert curves.sensitivity_figure(made.results({}), "quadratic", "gd") is None
 
 
 def test_rate_figure_draws_the_claimed_slope():
@@ -113,21 +115,21 @@ def test_claim_figure_has_a_tick_a_whisker_and_a_dot():
     assert (tick[0], whisker[0], dot[0], second[0]) == ([2, 2], [1.9, 2.1], [2.0], [2, 2])
     *_, hollow = lines(rates.claim_figure("t", [made.rate_row(log_free=1.5)]))
     assert hollow == ([1.5], [0])
-    assert NASTY in ET.fromstring(figures.svg(figure)).itertext()
+    assert NASTY in ET.fromstring(style_figures.svg(figure)).itertext()
 
 
 @pytest.mark.parametrize(
     "figure",
     [
-        lambda: figures.convergence_figure(made.results({"label": NASTY}), "quadratic"),
-        lambda: figures.profile_figure(made.costs({("A", NASTY): [1]})),
-        lambda: figures.ecdf_figure(made.costs({("A", NASTY): [np.inf]})),  # all failed: a line at zero
+        lambda: curves.convergence_figure(made.results({"label": NASTY}), "quadratic"),
+        lambda: curves.profile_figure(made.costs({("A", NASTY): [1]})),
+        lambda: curves.ecdf_figure(made.costs({("A", NASTY): [np.inf]})),  # all failed: a line at zero
         lambda: rates.rate_figure(NASTY, [made.rate_row(label=NASTY)]),
         lambda: rates.rate_figure(NASTY, []),
     ],
 )
 def test_both_files_are_written(figure, tmp_path):
-    vector, pixels = figures.save(figure(), tmp_path / "deep" / "a.b")
+    vector, pixels = style_figures.save(figure(), tmp_path / "deep" / "a.b")
     assert (vector.name, pixels.name) == ("a.b.svg", "a.b.png")
     assert pixels.read_bytes().startswith(b"\x89PNG")
     ET.parse(vector)
@@ -135,11 +137,11 @@ def test_both_files_are_written(figure, tmp_path):
 
 def test_nothing_to_draw_is_none():
     nothing = made.results({"curve": [], "status": "error"})
-    assert figures.convergence_figure(nothing, "quadratic") is None
-    assert figures.profile_figure(statistics.costs(made.results(), [0.1])) is None
+    assert curves.convergence_figure(nothing, "quadratic") is None
+    assert curves.profile_figure(ranking.costs(made.results(), [0.1])) is None
 
 
 def test_a_figure_that_cannot_be_written_is_a_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot write the figure"):
-        figures.save(rates.rate_figure("t", []), tmp_path / "file" / "x")
+        style_figures.save(rates.rate_figure("t", []), tmp_path / "file" / "x")

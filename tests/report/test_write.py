@@ -12,10 +12,13 @@ import pandas as pd
 import pytest
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report import latex, rates
-from bilevelbench.report.tables import markdown, summary
+from bilevelbench.report.analysis import rates
+from bilevelbench.report.analysis.summary import summary
+from bilevelbench.report.formats import latex
+from bilevelbench.report.formats.markdown import markdown
 from bilevelbench.report.write import FORMATS, Report, read_report, write_report
-from bilevelbench.store import Store, load_results
+from bilevelbench.results.store import Store
+from bilevelbench.results.tables import load_results
 
 
 def stored(folder, *trials):

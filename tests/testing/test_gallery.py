@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bilevelbench import Distributed, api
-from bilevelbench.check_command import check_plugin
-from bilevelbench.registry import registry
-from bilevelbench.store import load_results
+from bilevelbench.cli.check import check_plugin
+from bilevelbench.discovery.registry import registry
+from bilevelbench.results.tables import load_results
 from bilevelbench.testing import run_checks
 
 GALLERY = Path(__file__).parent / "gallery"

@@ -10,12 +10,12 @@ import torch
 from helpers import Bowl, Shrink
 
 from bilevelbench import InvalidInput, KnownFailure
-from bilevelbench.check_command import as_text, check_plugin, counted
-from bilevelbench.registry import registry
+from bilevelbench.cli.check import as_text, check_plugin, counted
+from bilevelbench.discovery.registry import registry
 from bilevelbench.testing import Outcome, checks_for, parametrize_with_checks, run_checks
-from bilevelbench.testing.bench import EXACT, NOISY, SUM, toys
-from bilevelbench.testing.constant_checks import _lanczos
-from bilevelbench.testing.toy import Toy, ToySum
+from bilevelbench.testing.checks.constants import _lanczos
+from bilevelbench.testing.stepper import EXACT, NOISY, SUM, toys
+from bilevelbench.testing.toys import Toy, ToySum
 
 
 def made(name, **params):

@@ -1,0 +1,120 @@
+"""The command line: thin; every command does its work elsewhere. Nothing imports torch before a command needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import typer
+
+from bilevelbench.cli.check import check
+from bilevelbench.cli.console import INTERRUPTED
+from bilevelbench.cli.data import data
+from bilevelbench.cli.doctor import doctor
+from bilevelbench.cli.leaderboard import leaderboard
+from bilevelbench.cli.list_info import info, list_
+from bilevelbench.cli.merge import merge
+from bilevelbench.cli.new import new
+from bilevelbench.cli.rates import rates
+from bilevelbench.cli.report import report
+from bilevelbench.cli.run import run
+from bilevelbench.cli.tune import tune
+from bilevelbench.engine.agents.torchrun import under_torchrun
+from bilevelbench.errors import BilevelbenchError
+
+app = typer.Typer(
+    name="bilevelbench",
+    help="Benchmarks for bilevel optimisation whose counts can be trusted.",
+    epilog="Examples: `bilevelbench run --all`\n\n`bilevelbench run -a f2ba -p quadratic --steps 100 -o out`\n\n"
+    "`bilevelbench report out --format md`",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+app.add_typer(data, name="data")
+app.add_typer(leaderboard, name="leaderboard")
+
+_RUN_EXAMPLES = (
+    "Examples: `bilevelbench run --all`\n\n"
+    "`bilevelbench run -a 'f2ba[K=3,lam=10,100]' -p 'quadratic[dim_x=5]' --steps 50 --seeds 2 -o out`\n\n"
+    "`bilevelbench run -a my_method.py -a f2ba -p quadratic --budget 10000 --target 1e-4`"
+)
+
+app.command(epilog=_RUN_EXAMPLES)(run)
+
+app.command(
+    epilog="Examples: `bilevelbench tune -a f2ba -a aid -p quadratic --budget 2000 --trials 36 -o tuning`\n\n"
+    "`bilevelbench tune -a 'f2ba[lam=10,100,eta_x=0.1,1]' -p quadratic --search halving --cost 20000`\n\n"
+    "`bilevelbench run --suite tuning/best.toml -o tuned`"
+)(tune)
+
+app.command("list", epilog="Example: `bilevelbench list algorithms --json`")(list_)
+
+app.command(epilog="Example: `bilevelbench info f2ba`")(info)
+
+app.command(epilog="Example: `bilevelbench rates --table 1 --quick`")(rates)
+
+app.command(
+    epilog="Examples: `bilevelbench report results --format md`\n\n`bilevelbench report results --format latex -o paper/`"
+)(report)
+
+app.command(epilog="Examples: `bilevelbench check my_method.py`\n\n`bilevelbench check --all --json`")(check)
+
+app.command(epilog="Examples: `bilevelbench new algorithm my_method --file`\n\n`bilevelbench new problem my_problem`")(
+    new
+)
+
+app.command(epilog="Example: `bilevelbench merge mine theirs -o both`")(merge)
+
+app.command(epilog="Example: `bilevelbench doctor --json`")(doctor)
+
+
+@app.command()
+def version() -> None:
+    """The version."""
+    import bilevelbench
+
+    typer.echo(bilevelbench.__version__)
+
+
+def main() -> None:
+    """Exit codes: 0 fine, 1 a check or every trial failed, 2 a mistake of the caller, 3 a bug, 130 interrupted."""
+    try:
+        start(app)
+    except BilevelbenchError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo(INTERRUPTED, err=True)
+        sys.exit(130)
+    except Exception as error:
+        if os.environ.get("BILEVELBENCH_DEBUG"):
+            raise
+        typer.echo(
+            f"error: {type(error).__name__}: {error}; this is a bug of bilevelbench or of a plugin, and "
+            "BILEVELBENCH_DEBUG=1 in the environment shows where. What was finished is stored",
+            err=True,
+        )
+        sys.exit(3)
+
+
+def start(command: Callable[[], object]) -> None:
+    """Run the command, unless that is another process's and ours is to serve it."""
+    if not under_torchrun():
+        command()
+    elif os.environ["RANK"] == "0":
+        from bilevelbench.engine.agents.leader import leading_torchrun
+
+        with leading_torchrun():
+            command()
+    else:
+        from bilevelbench.engine.agents.agent import serve_torchrun
+
+        serve_torchrun()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Is everything in order? What `bilevelbench doctor` looks at."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from bilevelbench.cli.options import Json
+
+if TYPE_CHECKING:
+    from bilevelbench.discovery.registry import Registry
+
+Finding = dict[str, Any]
+
+
+def examine() -> list[Finding]:
+    """One finding a thing: what, whether it is fine, what was seen."""
+    from bilevelbench.discovery.registry import registry
+    from bilevelbench.execute.environment import environment
+
+    plugins = registry()
+    facts = environment()
+    return [
+        _finding("python", True, f"{facts['python']} on {facts['platform']}"),
+        _finding("machine", True, f"{facts['cpu']}, {facts['cores']} cores, {(facts['memory'] or 0) / 2**30:.1f} GiB"),
+        _finding("versions", True, ", ".join(f"{k} {v}" for k, v in facts["packages"].items() if v)),
+        *(_finding("plugin", False, str(failure)) for failure in plugins.failures),
+        _finding("plugins", bool(plugins.algorithms), _census(plugins)),
+        _folder(),
+        _trial(plugins),
+        _rounding(),
+    ]
+
+
+def _census(plugins: Registry) -> str:
+    return f"{len(plugins.algorithms)} methods, {len(plugins.problems)} problems, {len(plugins.suites)} suites"
+
+
+def _folder() -> Finding:
+    ok = os.access(".", os.W_OK)
+    seen = "results can be written here" if ok else "this folder cannot be written; use -o elsewhere"
+    return _finding("folder", ok, seen)
+
+
+def _trial(plugins: Registry) -> Finding:
+    """F2BA on the quadratic for 20 steps, from end to end, in this process."""
+    from bilevelbench.api import run  # torch
+
+    if "f2ba" not in plugins.algorithms or "quadratic" not in plugins.problems:
+        return _finding("trial", False, "the built-in plugins are not there; install bilevelbench again")
+    expected = 20 * (3 * 10 + 3)
+    try:
+        row = run("f2ba", "quadratic", steps=20).runs.iloc[0]
+    except Exception as error:  # whatever is wrong here is a finding
+        return _finding("trial", False, f"f2ba on quadratic: {type(error).__name__}: {error}")
+    seen = f"f2ba on quadratic: {row['status']}, {row['first_order']} calls in 20 steps, {expected} expected"
+    return _finding("trial", bool(row["status"] == "budget" and row["first_order"] == expected), seen)
+
+
+def _rounding() -> Finding:
+    """Which of the two promises holds here; both are fine."""
+    from bilevelbench.model.rounding import STEPS, TOLERANCE, keeps_bits  # torch
+
+    if keeps_bits():
+        return _finding("rounding", True, "bits: a trial's numbers are the same in every pack, to the last bit")
+    seen = (
+        f"tolerance: the library that multiplies matrices here rounds by the size of a pack; for the first {STEPS} steps "
+        f"a trial's numbers agree to {TOLERANCE:g} in every pack"
+    )
+    return _finding("rounding", True, seen)
+
+
+def _finding(what: str, ok: bool, seen: str) -> Finding:
+    return {"what": what, "ok": ok, "seen": seen}
+
+
+def doctor(as_json: Json = False) -> None:
+    """Is everything in order? Versions, plugins, and one trial from end to end."""
+    findings = examine()
+    if as_json:
+        typer.echo(json.dumps(findings, indent=2))
+    else:
+        for finding in findings:
+            typer.echo(f"{'ok ' if finding['ok'] else 'BAD'}  {finding['what']}: {finding['seen']}")
+    if not all(finding["ok"] for finding in findings):
+        raise typer.Exit(1)

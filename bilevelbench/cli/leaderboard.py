@@ -1,0 +1,50 @@
+"""`bilevelbench leaderboard`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+leaderboard = typer.Typer(help="The leaderboard: a static site of results and measured rates.", no_args_is_help=True)
+
+
+@leaderboard.command(epilog="Example: `bilevelbench leaderboard build results -o site`")
+def build(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of results, of measured rates, or of both.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The site's folder; a site that is there is replaced.")],
+    tuned: Annotated[list[Path] | None, typer.Option(help="Folders of the tuned board; repeatable.")] = None,
+) -> None:
+    """A static site that needs no network: boards, complexity tables, a page for each problem and each method."""
+    from bilevelbench.leaderboard.build import build as build_site
+
+    def warn(sentence: str) -> None:
+        typer.echo(f"warning: {sentence}", err=True)
+
+    typer.echo(f"page: {build_site(folders, out, tuned or [], warn=warn).resolve()}")
+
+
+@leaderboard.command(epilog="Example: `bilevelbench leaderboard facts -o facts`")
+def facts(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for facts.json, to be named to `build`.")],
+) -> None:
+    """What the plugins say of themselves: equations, claims, constants, and the measured price of an HVP."""
+    out = out.absolute()
+    from bilevelbench.discovery.facts import write_facts
+    from bilevelbench.discovery.registry import registry
+
+    typer.echo(f"facts: {write_facts(registry(), out).resolve()}")
+
+
+@leaderboard.command(epilog="Example: `bilevelbench leaderboard serve site --port 8000`")
+def serve(
+    site: Annotated[Path, typer.Argument(help="A site that was built.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+) -> None:
+    """Show a site on this machine; Ctrl-C ends it. A site also works opened as a file."""
+    from bilevelbench.leaderboard.serve import server
+
+    with server(site, port) as running:
+        typer.echo(f"http://127.0.0.1:{running.server_port}/ (Ctrl-C ends)")
+        running.serve_forever()

@@ -1,0 +1,105 @@
+"""Options that several commands share, and the plans that they describe."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bilevelbench.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from bilevelbench.discovery.registry import Registry
+    from bilevelbench.plan.suite import Suite
+
+Json = Annotated[bool, typer.Option("--json", help="For a script.")]
+_NAMED = "NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; repeatable."
+Methods = Annotated[list[str] | None, typer.Option("--algorithm", "-a", help=_NAMED)]
+Problems = Annotated[list[str] | None, typer.Option("--problem", "-p", help=_NAMED)]
+
+
+def check_workers(jobs: int | None, memory: float | None, timed: bool) -> None:
+    """Mistakes that need no plugin to be seen."""
+    if memory is not None and not (math.isfinite(memory) and memory > 0):
+        raise InvalidInput(f"--memory {memory:g}: a limit is a number of GiB above 0")
+    if memory is not None and jobs == 0 and not timed:
+        raise InvalidInput("--memory limits worker processes, and --jobs 0 has none; give --jobs 1 or more")
+
+
+def suites_of(
+    plugins: Registry, algorithms: list[str], problems: list[str], all_: bool, name: str | None
+) -> list[Suite]:
+    """The plans that the options describe. `--all` and `--suite` may be narrowed by -a and -p."""
+    from bilevelbench.plan.spec_text import parse_lists
+    from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite, load_suites
+    from bilevelbench.plan.trial import Budget
+
+    if all_ and name:
+        raise InvalidInput("--all is the suite `quick`; give --all or --suite, not both")
+    if all_ or name:
+        path = plugins.suite(name or "quick")
+        try:
+            plans = load_suites(path, plugins)
+        except UnicodeDecodeError:
+            raise InvalidInput(f"suite {path} is no text in UTF-8; save it as such") from None
+        except OSError as error:
+            raise InvalidInput(f"suite {path} cannot be read: {error.strerror}") from None
+    elif algorithms and problems:
+        plans = [Suite(budget=Budget(cost=30_000))]
+    else:
+        raise InvalidInput("say what to run: --all, or --suite NAME, or -a METHOD and -p PROBLEM")
+    update: dict[str, Any] = {}
+    if algorithms:
+        methods = [parse_lists(_single("-a", text)) for text in algorithms]
+        update["algorithm"] = tuple(AlgorithmEntry(name=name, params=lists) for name, lists in methods)
+    if problems:
+        specs = [parse_lists(_single("-p", text)) for text in problems]
+        update["problem"] = tuple(ProblemEntry(name=name, params=lists) for name, lists in specs)
+    return [plan.model_copy(update=update) for plan in plans]
+
+
+def _single(option: str, text: str) -> str:
+    """One name: several are several options. Commas in brackets separate parameters."""
+    names = [name.strip() for name in re.split(r",(?![^\[]*\])", text)]
+    if len(names) > 1 and all(names) and not Path(text).is_file():
+        each = " ".join(f"{option} {shlex.quote(name)}" for name in names)
+        raise InvalidInput(f"{option} {text} names {len(names)} at once; {option} can be repeated: {each}")
+    return text
+
+
+def override(plan: Suite, **options: Any) -> Suite:
+    """Options that were given win over the suite, also over what it says of single problems. Any limit given replaces
+    the whole budget."""
+    from bilevelbench.api import checked_budget
+
+    update: dict[str, Any] = {}
+    of_problems: dict[str, Any] = {}
+    limits = {"cost": options["budget"], "steps": options["steps"], "seconds": options["seconds"]}
+    given = {name: value for name, value in limits.items() if value is not None}
+    if given:
+        for name, value in given.items():
+            if not math.isfinite(value):
+                raise InvalidInput(
+                    f"--{'budget' if name == 'cost' else name} {value}: a limit is a finite number above 0"
+                )
+        update["budget"] = checked_budget(**given)
+        of_problems["budget"] = None
+    if options["seeds"] is not None:
+        update["seeds"] = options["seeds"]
+    if options["target"]:
+        for value in options["target"]:
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidInput(f"--target {value:g}: a target is a gradient norm above 0")
+        update["targets"] = tuple(options["target"])
+        of_problems["targets"] = None
+    if options["dtype"] is not None:
+        if options["dtype"] not in ("float64", "float32"):
+            raise InvalidInput(f"--dtype {options['dtype']}: there is float64 and float32")
+        update["dtype"] = options["dtype"]
+    if of_problems and plan.problem != "all":
+        update["problem"] = tuple(entry.model_copy(update=of_problems) for entry in plan.problem)
+    return plan.model_copy(update=update)

@@ -1,0 +1,225 @@
+"""A run on the command line: live progress on a terminal, a line now and then elsewhere, and the results at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+from bilevelbench.api import run_trials
+from bilevelbench.cli.console import say, terminal
+from bilevelbench.discovery.registry import Registry
+from bilevelbench.execute.executor import Done, Executor
+from bilevelbench.execute.executor import Progress as Report
+from bilevelbench.execute.local import default_jobs, in_processes
+from bilevelbench.plan.packs import plan
+from bilevelbench.plan.trial import Trial
+from bilevelbench.report.analysis.failures import sentences
+from bilevelbench.report.analysis.ranking import ranking
+from bilevelbench.report.analysis.summary import ACCURACIES, RANKING, readable, readable_board, summary
+from bilevelbench.report.analysis.verdicts import Experiment, outcome, record
+from bilevelbench.report.formats.page import write_page
+from bilevelbench.results.schema import Results
+from bilevelbench.results.store import Store
+
+LINE = Column(no_wrap=True, overflow="ellipsis")
+#: Seconds between two lines where nobody watches.
+_PAUSE = 10.0
+#: So many methods of the ranking and kinds of failures are told at the end; the page has them all.
+_FIRST, _FAILURES = 5, 20
+
+
+def run_with_progress(
+    trials: Sequence[Trial],
+    out: Path,
+    plugins: Registry,
+    jobs: int | None = None,
+    memory: float | None = None,
+    timed: bool = False,
+    command: str = "",
+    experiments: Sequence[Experiment] = (),
+    executor: Executor | None = None,
+) -> Results:
+    """Run what is missing in `out`, then print tables, the verdicts on `experiments`, the ranking and what failed."""
+    store = Store(out)
+    out = store.folder
+    console = terminal()
+    for experiment in experiments:  # first, so that a run that was stopped is known to lack trials
+        record(experiment, out)
+    wanted = {trial.id for trial in trials}
+    results = run_missing(console, store, trials, plugins, jobs, memory, timed, executor)
+    if not wanted <= set(results.runs["trial_id"]):
+        # A table that is damaged inside is only found when it is read; it is known now, and its trials run again.
+        results = run_missing(console, store, trials, plugins, jobs, memory, timed, executor)
+    chosen = Results(
+        results.runs[results.runs["trial_id"].isin(wanted)],
+        results.curve[results.curve["trial_id"].isin(wanted)],
+        results.records,
+        results.problems,
+    )
+    print_table(console, chosen)
+    outcomes = [outcome(experiment, chosen, out) for experiment in experiments]
+    for one in outcomes:
+        say(console, one.figure.title)
+        for verdict in one.verdicts:
+            say(console, f"  {verdict.claim}: {verdict.sentence}")
+    page = write_page(chosen, out / "index.html", command, experiments=outcomes)
+    say(console, f"tables: {out / 'runs.parquet'}, {out / 'curve.parquet'}")
+    say(console, f"page: {page.resolve()}")
+    print_ranking(console, chosen)
+    print_failures(console, chosen)
+    return chosen
+
+
+def run_missing(
+    console: Console,
+    store: Store,
+    trials: Sequence[Trial],
+    plugins: Registry,
+    jobs: int | None = None,
+    memory: float | None = None,
+    timed: bool = False,
+    executor: Executor | None = None,
+) -> Results:
+    """Run what the store does not hold, telling how it goes."""
+    done = store.done()
+    for problem in store.problems:
+        say(console, f"warning: {problem}")
+    missing = [trial for trial in trials if trial.id not in done]
+    packs = len(missing) if timed else len(plan(missing, plugins))
+    workers = 1 if timed else min(default_jobs() if jobs is None else jobs, packs)
+    told = _count(len(trials), "trial")
+    if len(missing) < len(trials):
+        told += f", {len(trials) - len(missing)} of them stored already"
+    where = executor or in_processes(workers)
+    told += f"; {len(missing)} to run in {_count(packs, 'pack')}, {where}" if missing else "; nothing to run"
+    say(console, f"{told} -> {store.folder}")
+    with _reporter(console, len(missing)) as report:
+        return run_trials(trials, store, plugins, workers, report, memory, alone=timed, executor=executor)
+
+
+def _count(n: int, thing: str, plural: str = "s") -> str:
+    return f"{n} {thing}{'' if n == 1 else plural}"
+
+
+@contextmanager
+def _reporter(console: Console, total: int) -> Iterator[Report]:
+    statuses: Counter[str] = Counter()
+    best: dict[str, tuple[str, float]] = {}
+
+    def note(done: Done) -> str:
+        """How trials ended so far, and the best method on the problem that was just run."""
+        statuses.update(done.statuses)
+        text = ", ".join(f"{n} {s}" for s, n in sorted(statuses.items()))
+        for problem, seen in done.best.items():
+            best[problem] = min(seen, best.get(problem, seen), key=lambda pair: pair[1])
+            text += f"; best on {problem}: {best[problem][0]}, {best[problem][1]:.1e}"
+        return text
+
+    if console.is_terminal:
+        columns = (
+            TextColumn("trials"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(),
+            TimeRemainingColumn(), TextColumn("{task.fields[now]}", markup=False, table_column=LINE),
+        )  # fmt: skip
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("", total=total, now="starting")
+
+            def live(done: Done) -> None:
+                bar.update(task, advance=done.trials, now=note(done))
+
+            yield live
+        return
+    began = told = time.monotonic()
+    finished = 0
+
+    def plain(done: Done) -> None:
+        nonlocal finished, told
+        finished += done.trials
+        text, now = note(done), time.monotonic()
+        if finished < total and now - told < _PAUSE:
+            return
+        told = now
+        left = f", about {_span((now - began) * (total - finished) / finished)} left" if finished < total else ""
+        say(console, f"{finished}/{total} trials, {_span(now - began)}{left}: {text}")
+
+    yield plain
+
+
+def _span(seconds: float) -> str:
+    """Two digits of a time are enough for an estimate."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def print_ranking(console: Console, results: Results) -> None:
+    """The first methods over all problems; nothing where there is one method."""
+    board = readable_board(ranking(results, ACCURACIES))
+    if len(board) < 2:
+        return
+    room = console.width - 2 * len(board.columns) - sum(max(len(c), 10) for c in board.columns if c != "method")
+    table = Table(title=Text(RANKING), title_justify="left", box=None, pad_edge=False)
+    for column in board.columns:
+        table.add_column(Text(column), justify="left" if column == "method" else "right", no_wrap=True)
+    for row in board.head(_FIRST).itertuples(index=False):
+        cells = zip(board.columns, map(str, row), strict=True)
+        table.add_row(*(Text(_at_commas(text, max(16, room)) if name == "method" else text) for name, text in cells))
+    console.print(table)
+    if len(board) > _FIRST:
+        say(console, f"and {_count(len(board) - _FIRST, 'method')} more, on the page")
+
+
+def print_failures(console: Console, results: Results) -> None:
+    """A sentence for each way in which trials failed."""
+    told = sentences(results.runs)
+    for sentence in told[:_FAILURES]:
+        say(console, f"failed: {sentence}")
+    if len(told) > _FAILURES:
+        say(console, f"failed: and {_count(len(told) - _FAILURES, 'kind')} of failures more, on the page")
+
+
+def print_table(console: Console, results: Results) -> None:
+    """One table a problem, best method first. Numbers are never broken; a method's name only at its commas."""
+    people = readable(summary(results))
+    columns = [c for c in people.columns if c != "problem" and (c != "trials" or console.width >= 100)]
+    for problem, rows in people.groupby("problem", sort=False):
+        rest = sum(2 + max(_width(_header(c)), *map(_width, rows[c].astype(str))) for c in columns[1:-1])
+        ended = min(24, max(map(len, rows["ended"])))
+        room = max(16, console.width - rest - ended - 2)
+        table = Table(title=Text(str(problem)), title_justify="left", box=None, pad_edge=False)
+        for column in columns:
+            words = column in ("method", "ended")
+            table.add_column(
+                Text(_header(column)), justify="left" if words else "right", no_wrap=column != "ended", vertical="top",
+                overflow="fold",
+            )  # fmt: skip
+        for row in rows[columns].itertuples(index=False):
+            method, *others = map(str, row)
+            table.add_row(Text(_at_commas(method, room)), *(Text(value) for value in others))
+        console.print(table)
+        console.print()
+
+
+def _header(column: str) -> str:
+    return column.replace("cost to ", "cost to\n").replace("|grad phi|", "|grad\nphi|").replace("HVP + ", "HVP +\n")
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.splitlines()), default=0)
+
+
+def _at_commas(text: str, room: int) -> str:
+    """The same text on lines of at most `room`: broken at commas, and cut on the left where that does not do."""
+    lines = [""]
+    for part in text.replace(",", ",\0").split("\0"):
+        if lines[-1].strip() and len(lines[-1]) + len(part) > room:
+            lines.append("  ")
+        lines[-1] += part
+    return "\n".join(line if len(line) <= room else "…" + line[1 - room :] for line in lines)

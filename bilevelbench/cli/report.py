@@ -1,0 +1,32 @@
+"""`bilevelbench report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bilevelbench.errors import UnknownName
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder of results, of measured rates, or of both.")],
+    format_: Annotated[str, typer.Option("--format", "-f", help="md, csv, latex or html.")] = "md",
+    weight: Annotated[float, typer.Option("--hvp-cost", min=0, help="Gradients that one HVP or JVP costs.")] = 1.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="A file, or a folder, which takes figures too. Default: print; html: the folder."
+        ),
+    ] = None,
+) -> None:
+    """Tables and figures of stored results: results, ranks, and claimed beside measured rates."""
+    from bilevelbench.report.write import FORMATS, read_report, write_report
+
+    if format_ not in FORMATS:
+        raise UnknownName("format", format_, FORMATS)
+    found = read_report(folder, weight)
+    for problem in found.problems:
+        typer.echo(f"warning: {problem}", err=True)
+    typer.echo(write_report(found, format_, folder, out), nl=False)

@@ -1,0 +1,113 @@
+"""`bilevelbench run`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bilevelbench.cli.console import interruptible, warn_failures
+from bilevelbench.cli.options import Methods, Problems, check_workers, override, suites_of
+from bilevelbench.engine.agents.torchrun import under_torchrun
+from bilevelbench.errors import InvalidInput, UnknownName
+
+if TYPE_CHECKING:
+    from bilevelbench.execute.dask import DaskExecutor
+
+
+def run(
+    algorithm: Methods = None,
+    problem: Problems = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every method on every embedded problem: suite `quick`.")] = False,
+    suite: Annotated[str | None, typer.Option(help="A suite by name, or a TOML file.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N-1.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Cost of a trial, in calls (samples if stochastic).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Outer steps of a trial.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Seconds of steps of a trial; a worker that hangs is killed.")
+    ] = None,
+    target: Annotated[list[float] | None, typer.Option(help="Stop at this norm of grad phi; repeatable.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float64 or float32.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=0, help="Worker processes; 0 runs in this one. Default: the cores.")
+    ] = None,
+    memory: Annotated[float | None, typer.Option(help="Limit of a worker's memory, in GiB.")] = None,
+    timed: Annotated[bool, typer.Option("--timed", help="One trial at a time, one worker: for time axes.")] = False,
+    executor: Annotated[str, typer.Option(help="local, or dask: on a Dask cluster.")] = "local",
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a Dask scheduler; without it, a cluster on this machine.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what it holds is not run again.")] = Path(
+        "results"
+    ),
+) -> None:
+    """Run methods on problems and print the results; exit code 1 if every trial failed.
+
+    The same command resumes where it was stopped.
+    """
+    out = out.absolute()  # before any plugin is loaded, which may change the working directory
+    jobs = _jobs_under_torchrun(jobs, timed, executor)
+    check_workers(jobs, memory, timed)
+    dask = _dask(executor, scheduler, jobs, memory, timed)
+    with interruptible():
+        from bilevelbench.cli.progress import run_with_progress
+        from bilevelbench.discovery.registry import registry
+        from bilevelbench.report.analysis.verdicts import Experiment
+        from bilevelbench.results.reached import failed
+
+        plugins = registry()
+        warn_failures(plugins)
+        plans = [
+            override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
+            for plan in suites_of(plugins, algorithm or [], problem or [], all_, suite)
+        ]
+        parts = [plan.trials(plugins) for plan in plans]
+        trials = list({trial.id: trial for part in parts for trial in part}.values())
+        if not trials:
+            raise InvalidInput("this plan has no trials: no method meets any problem; name others with -a and -p")
+        experiments = [
+            Experiment.of(plan.figure, part, plan.description if plan.tuned else "")
+            for plan, part in zip(plans, parts, strict=True)
+            if plan.figure and part
+        ]
+        command = "bilevelbench " + shlex.join(sys.argv[1:])
+        results = run_with_progress(
+            trials, out, plugins, jobs=jobs, memory=memory, timed=timed, command=command, experiments=experiments,
+            executor=dask,
+        )  # fmt: skip
+        if failed(results.runs).all():
+            raise typer.Exit(1)
+
+
+def _jobs_under_torchrun(jobs: int | None, timed: bool, executor: str) -> int | None:
+    """torchrun's first process runs the trials itself, and the others are its agents."""
+    if not under_torchrun():
+        return jobs
+    if jobs or timed or executor != "local":
+        raise InvalidInput("torchrun's first process runs the trials itself; leave out --jobs, --timed and --executor")
+    return 0
+
+
+def _dask(
+    executor: str, scheduler: str | None, jobs: int | None, memory: float | None, timed: bool
+) -> DaskExecutor | None:
+    """Who runs the packs, if not local worker processes."""
+    if executor not in ("local", "dask"):
+        raise UnknownName("executor", executor, ("local", "dask"))
+    if executor == "local":
+        if scheduler is not None:
+            raise InvalidInput(f"--scheduler {scheduler} is of Dask; add --executor dask, or leave it out")
+        return None
+    if timed:
+        raise InvalidInput("--timed runs one trial at a time on this machine; leave out --executor dask")
+    if jobs is not None and scheduler is not None:
+        raise InvalidInput(f"--jobs {jobs}: the cluster at {scheduler} has workers of its own; leave out --jobs")
+    if jobs == 0:
+        raise InvalidInput("--jobs 0 runs in this process; give --jobs 1 or more Dask workers, or leave out --executor")
+    from bilevelbench.execute.dask import DaskExecutor
+    from bilevelbench.execute.local import default_jobs
+
+    return DaskExecutor(default_jobs() if jobs is None else jobs, scheduler, memory)

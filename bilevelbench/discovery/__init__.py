@@ -1,0 +1,1 @@
+"""Which plugins are there, and what they say of themselves."""

@@ -1,0 +1,128 @@
+"""What is registered, in words and as data."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bilevelbench.discovery.entry import Entry
+from bilevelbench.discovery.registry import Registry
+from bilevelbench.errors import InvalidInput, UnknownName
+from bilevelbench.model.algorithm import Algorithm
+
+
+def catalogue(registry: Registry) -> dict[str, list[dict[str, Any]]]:
+    """The rows of `bilevelbench list`."""
+    return {
+        "algorithms": [
+            {
+                "name": name,
+                "family": entry.value.family,
+                "oracle": "gradient" if entry.value.first_order() else "HVP",
+                "what": _headline(entry.value),
+                "plugin": f"{entry.plugin} {entry.version}",
+            }
+            for name, entry in sorted(registry.algorithms.items())
+        ],
+        "problems": [
+            {"name": name, "what": _headline(entry.value), "plugin": f"{entry.plugin} {entry.version}"}
+            for name, entry in sorted(registry.problems.items())
+        ],
+        "suites": [
+            {"name": name, "file": str(entry.value), "plugin": f"{entry.plugin} {entry.version}"}
+            for name, entry in sorted(registry.suites.items())
+        ],
+    }
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `bilevelbench info` says."""
+
+    kind: str
+    name: str
+    plugin: str
+    version: str
+    text: str
+    parameters: list[dict[str, Any]]
+    uses: list[str]
+    claims: list[dict[str, Any]]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def as_text(self) -> str:
+        lines = [f"{self.name} ({self.kind}, from {self.plugin} {self.version})", "", self.text, "", "Parameters:"]
+        width = max((len(p["name"]) for p in self.parameters), default=0)
+        lines += [f"  {p['name']:<{width}}  default {p['default']}  {p['what']}".rstrip() for p in self.parameters]
+        if self.uses:
+            lines += ["", f"Asks for: {', '.join(self.uses)}"]
+        for claim in self.claims:
+            lines += ["", f"Claims (table {claim['table']}, {claim['setting']}): {_numbers(claim)}"]
+            lines[-1] += f"; {claim['reference']}" if claim["reference"] else ""
+            lines += [f"  note: {claim['footnote']}"] if claim["footnote"] else []
+        return "\n".join(lines)
+
+
+def _numbers(claim: dict[str, Any]) -> str:
+    """`eps^-2 (paper), kappa^4 (paper), log^1 (derived)`: each number with who says it."""
+    said = [f"eps^-{claim['eps_exp']:g} ({claim['source']})"]
+    if claim["kappa_exp"] is not None:
+        said.append(f"kappa^{claim['kappa_exp']:g} ({claim['kappa_source']})")
+    if claim["log_power"]:
+        said.append(f"log^{claim['log_power']} ({claim['log_source']})")
+    return ", ".join(said)
+
+
+def describe(registry: Registry, name: str) -> Facts:
+    """A method or a problem by name or file."""
+    entry: Entry[Any]
+    if name in registry.algorithms:
+        entry = registry.algorithms[name]
+    elif name in registry.problems:
+        entry = registry.problems[name]
+    elif ".py" in name:
+        try:
+            entry = registry.algorithm(name)
+        except InvalidInput:
+            entry = registry.problem(name)
+    else:
+        raise UnknownName("method or problem", name, [*registry.algorithms, *registry.problems])
+    cls: Any = entry.value
+    method = issubclass(cls, Algorithm)
+    return Facts(
+        kind="method" if method else "problem",
+        name=cls.name,
+        plugin=entry.plugin,
+        version=entry.version,
+        text=_text(cls),
+        parameters=[
+            {
+                "name": key,
+                "default": _plain(field.get_default(call_default_factory=True)),
+                "what": field.description or "",
+            }
+            for key, field in cls.model_fields.items()
+        ],
+        uses=sorted(cls.uses) if method else [],
+        claims=[asdict(claim) for claim in cls.claims] if method else [],
+    )
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _text(cls: type) -> str:
+    """The class's own docstring, or that of its module, where a method keeps its equations."""
+    own = cls.__dict__.get("__doc__")
+    module = sys.modules.get(cls.__module__)
+    return inspect.cleandoc(own or (module.__doc__ if module else "") or "")
+
+
+def _headline(cls: type) -> str:
+    text = _text(cls)
+    return text.splitlines()[0].rstrip(".") if text else ""

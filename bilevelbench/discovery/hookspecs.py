@@ -1,0 +1,33 @@
+"""What a plugin package may offer. Put `from bilevelbench import hookimpl` and these functions into its `__init__.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from bilevelbench.model.algorithm import Algorithm
+    from bilevelbench.model.problem import Problem
+
+hookspec = pluggy.HookspecMarker("bilevelbench")
+
+
+@hookspec
+def bilevelbench_algorithms() -> Iterable[type[Algorithm]]:
+    """The package's methods."""
+    return ()
+
+
+@hookspec
+def bilevelbench_problems() -> Iterable[type[Problem]]:
+    """The package's problems."""
+    return ()
+
+
+@hookspec
+def bilevelbench_suites() -> Iterable[Path]:
+    """The package's suites, TOML files whose stem is their name."""
+    return ()

@@ -1,0 +1,96 @@
+"""Methods and problems in loose files: `FILE.py` and `FILE.py:Class`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bilevelbench.discovery.entry import Entry, Kind, reason_of, wrong_class
+from bilevelbench.errors import InvalidInput, UnknownName
+from bilevelbench.model.algorithm import Algorithm
+from bilevelbench.model.problem import Problem
+
+
+def classes_in_file(name: str) -> list[type]:
+    """The methods and problems that a loose file defines; names with an underscore in front are its own affair."""
+    file, _, wanted = name.rpartition(":") if ".py:" in name else (name, "", "")
+    module = load_file(Path(file).resolve())
+    classes = {
+        cls.__name__: cls
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and issubclass(cls, Algorithm | Problem) and cls.__module__ == module.__name__
+    }
+    if wanted:
+        if wanted not in classes:
+            raise UnknownName(f"class in {file}", wanted, classes)
+        chosen = [classes[wanted]]
+    else:
+        chosen = [cls for cls in classes.values() if not cls.__name__.startswith("_")]
+    if not chosen:
+        raise InvalidInput(f"no Algorithm and no Problem class in {file}; define one, or check another file")
+    for cls in chosen:
+        if wrong := wrong_class(cls, Algorithm if issubclass(cls, Algorithm) else Problem):
+            raise InvalidInput(f"{file}: {wrong}")
+    return chosen
+
+
+def is_file(name: str) -> bool:
+    return name.partition(".py:")[0].endswith(".py") or ".py:" in name
+
+
+def class_from_file(kind: Kind, name: str, base: type) -> Entry[Any]:
+    """A class from a loose file. Its version is a hash of the file, so that an edited file is a new method."""
+    file, colon, wanted = name.rpartition(":") if ".py:" in name else (name, "", "")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise InvalidInput(f"{kind} file {file!r} does not exist; check the path")
+    module = load_file(path)
+    classes = {
+        c.__name__: c
+        for c in vars(module).values()
+        if inspect.isclass(c) and issubclass(c, base) and c is not base and c.__module__ == module.__name__
+    }
+    if colon:
+        if wanted not in classes:
+            raise UnknownName(f"class in {file}", wanted, classes)
+        chosen = classes[wanted]
+    elif len(classes) == 1:
+        (chosen,) = classes.values()
+    else:
+        there = f"holds {', '.join(sorted(classes))}; name one as {file}:CLASS" if classes else "holds none"
+        raise InvalidInput(f"{file} should hold one {base.__name__} class; it {there}")
+    wrong = wrong_class(chosen, base)
+    if wrong:
+        raise InvalidInput(f"{file}: {wrong}")
+    return Entry(chosen, path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:12])
+
+
+@cache
+def _load_version(path: Path, digest: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"bilevelbench_file_{digest}", path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(f"{path} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses and pydantic look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        del sys.modules[module.__name__]
+        raise InvalidInput(f"{path} failed to load: {reason_of(error)}; mend the file") from error
+    return module
+
+
+def load_file(path: Path) -> ModuleType:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+    return _load_version(path, hashlib.sha256(str(path).encode() + content).hexdigest()[:12])

@@ -1,0 +1,1 @@
+"""One pack of trials, from its set-up to its rows."""

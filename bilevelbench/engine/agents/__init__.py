@@ -1,0 +1,1 @@
+"""Agents of a distributed method, in processes of their own."""

@@ -1,0 +1,127 @@
+"""An agent: a process that makes the steps of a trial on what it holds, beside the leader, who runs the trial.
+
+    python -m bilevelbench.engine.agents.agent PORT RANK SIZE
+
+A leader starts it so (`leader.py`), or torchrun does in its own way. It evaluates nothing and writes nothing.
+Between trials it waits at the leader's store; a trial ends when the leader says so there and closes the connection.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.agents.gloo import (
+    FAILED,
+    FOREVER,
+    NO_MORE,
+    OVER,
+    READY,
+    TRIAL,
+    ConnectionLost,
+    Gloo,
+    agents_store,
+    torchrun_store,
+)
+from bilevelbench.engine.sanity import explain
+from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.errors import BooksDisagree, BudgetExhausted, InvalidInput
+from bilevelbench.model.agents import Part
+from bilevelbench.model.rounding import one_thread
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.oracle import Oracle
+from bilevelbench.plan.trial import Trial
+
+
+def serve(store: Any, rank: int, size: int, loopback: bool) -> None:
+    """Trial after trial, until there are no more."""
+    for number in itertools.count():
+        order = store.get(TRIAL.format(number))
+        if order == NO_MORE:
+            return
+        over, network = OVER.format(number), None
+        try:
+            with one_thread():
+                share = _Share(Trial.model_validate_json(order), rank)
+                store.set(READY.format(number, rank), "")
+                network = Gloo(store, number, rank, size, FOREVER, loopback)
+                share.run(network, functools.partial(store.check, [over]))
+            store.wait([over], FOREVER)  # others may still be in the last round
+        except ConnectionLost:
+            pass  # the trial is over, or the leader finds out who is to blame
+        except Exception as error:
+            store.set(FAILED.format(number, rank), explain(error, None))
+        finally:
+            if network is not None:
+                network.end()
+
+
+class _Share:
+    """One agent's share in the work of a trial."""
+
+    def __init__(self, trial: Trial, rank: int) -> None:
+        plugins, dtype = registry(), getattr(torch, trial.dtype)
+        problem = make(plugins.problem(trial.problem.key), trial.problem.params)
+        with default_dtype(dtype):
+            self.instance = problem.build()
+            if self.instance.agents is None:
+                raise InvalidInput(f"{problem.name} is no mean over agents")
+            self.local = self.instance.agents.local(rank)
+        self.instance.constants.problem = problem.name
+        method = make(plugins.algorithm(trial.algorithm.key), trial.algorithm.params).resolve(self.instance.constants)
+        self.method = pack_algorithm([method], dtype)
+        self.trial, self.rank = trial, rank
+
+    def run(self, network: Gloo, over: Callable[[], bool]) -> None:
+        """The steps that the runner makes, without the runner, up to the end of the budget or of the connection."""
+        budget, instance = self.trial.budget.cost, self.instance
+        oracle = Oracle(
+            instance, self.method.uses, [self.trial.seed], [math.inf if budget is None else budget],
+            part=Part(self.rank, self.local, network),
+        )  # fmt: skip
+        x0, y0 = instance.x0.expand(1, instance.dx).clone(), instance.y0.expand(1, instance.dy).clone()
+        with torch.no_grad():
+            try:
+                oracle.begin_step(0)
+                state = self.method.init(x0, y0, oracle)
+                for step in itertools.count(1):
+                    before = network.rounds
+                    oracle.begin_step(step)
+                    state = self.method.step(state, oracle)
+                    if not oracle.books_agree:
+                        raise BooksDisagree(f"the meter and the instance's own count differ ({oracle.books()})")
+                    if network.rounds == before and over():  # who sends nothing does not hear of a closed connection
+                        return
+            except BudgetExhausted:
+                return
+
+
+def serve_torchrun() -> None:
+    """One of torchrun's processes but its first, which leads."""
+    serve(*torchrun_store(), loopback=False)
+
+
+def _end_with_leader() -> None:
+    """Our standard input is a pipe that nobody writes to; it ends when the leader closes it or dies."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def main() -> None:
+    port, rank, size = map(int, sys.argv[1:])
+    threading.Thread(target=_end_with_leader, daemon=True).start()
+    serve(agents_store(port), rank, size, loopback=True)
+
+
+if __name__ == "__main__":
+    main()

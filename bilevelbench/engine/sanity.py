@@ -1,0 +1,124 @@
+"""Mistakes that would otherwise pass in silence or end in a riddle: wrong shapes, and what newcomers run into."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from bilevelbench.errors import BilevelbenchError, InvalidInput, MethodError, MissingConstant, faults
+from bilevelbench.model.constants import Constants
+from bilevelbench.model.instance import Instance
+from bilevelbench.model.lanes import take
+from bilevelbench.model.noise import FiniteSum, Rows
+from bilevelbench.oracle.oracle import Oracle
+from bilevelbench.plan.trial import Trial
+
+_WIDTHS = {"grad_f_x": "dx", "grad_f_y": "dy", "grad_g_x": "dx", "grad_g_y": "dy", "hvp_g_yy": "dy", "jvp_g_xy": "dx"}
+
+#: What torch says when a per-lane parameter is used like a number.
+_PER_LANE_RIDDLES = (
+    "only integer tensors of a single element",
+    "Boolean value of Tensor with more than one value",
+    "a Tensor with",
+    "only one element tensors can be converted",
+    "object cannot be interpreted as an integer",
+)
+
+
+@torch.no_grad()
+def check_instance(instance: Instance) -> None:
+    """The start and one pass of each function that the problem brings, over lanes: shapes and dtypes.
+
+    Of a finite sum one row is asked for: a pass over all of them may take longer than a trial of mini-batches.
+    """
+    if not isinstance(instance, Instance):
+        raise InvalidInput(f"`build` returned {type(instance).__name__}, not an Instance")
+    for name, start in (("x0", instance.x0), ("y0", instance.y0)):
+        if not isinstance(start, Tensor) or start.dim() not in (1, 2):
+            raise InvalidInput(f"{name} has to be a tensor of shape (d,), or (L, d) for stacked data")
+        if start.dtype != instance.x0.dtype:
+            raise InvalidInput(f"{name} is {start.dtype} and x0 {instance.x0.dtype}; make both in the default dtype")
+    stacked = max(instance.x0.reshape(-1, instance.dx).shape[0], instance.y0.reshape(-1, instance.dy).shape[0])
+    lanes = stacked if stacked > 1 else 3
+    x, y = instance.x0.expand(lanes, instance.dx), instance.y0.expand(lanes, instance.dy)
+    rows = (Rows(torch.zeros(lanes, 1, dtype=torch.long), torch.ones_like(x[:, :1])),)
+    which = rows if isinstance(instance.noise, FiniteSum) else ()
+    with instance.uncounted():
+        for query in ("value_f", "value_g"):
+            _check_answer(query, instance.functions[query](x, y, *which), (lanes, 1), x.dtype)
+        for query in sorted(instance.analytic & _WIDTHS.keys()):
+            arguments = (x, y, torch.ones_like(y)) if query in ("hvp_g_yy", "jvp_g_xy") else (x, y)
+            width = getattr(instance, _WIDTHS[query])
+            _check_answer(query, instance.functions[query](*arguments, *which), (lanes, width), x.dtype)
+
+
+def check_targets(trial: Trial, constants: Constants) -> None:
+    """A second-order target is held against rho_phi, so the problem has to know it."""
+    if trial.targets and trial.schedule.target_column == "second_order_eps":
+        try:
+            _ = constants.rho_phi
+        except MissingConstant as missing:
+            raise MissingConstant(missing.constant, constants.problem, "rho_phi of a second-order target") from None
+
+
+def _check_answer(query: str, answer: Any, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    name = query.removeprefix("value_")
+    if not isinstance(answer, Tensor):
+        raise InvalidInput(f"{name} returned {type(answer).__name__}, not a tensor")
+    if tuple(answer.shape) != shape:
+        raise InvalidInput(
+            f"{name} returned shape {tuple(answer.shape)} for {shape[0]} lanes; {shape} is wanted (reduce the last axis only, "
+            "and keep it: `dot(a, b)`)"
+        )
+    if answer.dtype != dtype:
+        raise InvalidInput(
+            f"{name} returned {answer.dtype} for inputs of {dtype}; make the data in torch's default dtype"
+        )
+
+
+def check_state(algorithm: Any, state: Any, oracle: Oracle, where: str) -> None:
+    """After `init` and after the first step: a state that can lose lanes, and a point of the right shape."""
+    if state is None:
+        raise MethodError(f"`{where}` returned None; return the state")
+    try:
+        take(state, torch.arange(oracle.L))
+    except TypeError as error:
+        raise MethodError(f"the state of `{where}` cannot be split into lanes: {error}") from None
+    try:
+        x, y = algorithm.point(state)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise MethodError(
+            f"`{where}` returned {type(state).__name__}, in which `point` finds no x and y ({error}); a state is a frozen "
+            "dataclass with x and y, or the method defines `point`"
+        ) from None
+    for name, value, width in (("x", x, oracle.dx), ("y", y, oracle.dy)):
+        if not isinstance(value, Tensor) or tuple(value.shape) != (oracle.L, width):
+            seen = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise MethodError(f"after `{where}` {name} is {seen}; ({oracle.L}, {width}) is wanted, a row a lane")
+    for name, column in {**algorithm.extras(state), "stopped": algorithm.stopped(state)}.items():
+        if column is not None and (not isinstance(column, Tensor) or tuple(column.shape) != (oracle.L, 1)):
+            raise MethodError(f"`{name}` of the method has to be a tensor of shape ({oracle.L}, 1), one number a lane")
+
+
+def explain(error: BaseException, source: str | None) -> str:
+    """An exception as a sentence: what, where in the plugin's own file, and the way out where we know it."""
+    text = (faults(error) if isinstance(error, ValidationError) else str(error)).strip().replace("\n", " ")
+    if not isinstance(error, (MethodError, BilevelbenchError, ValidationError)):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    place = next(
+        (f for f in reversed(traceback.extract_tb(error.__traceback__)) if source is not None and f.filename == source),
+        None,
+    )
+    if place is not None:
+        text += f" ({Path(place.filename).name}:{place.lineno})"
+    if any(riddle in text for riddle in _PER_LANE_RIDDLES):
+        text += (
+            "; a float or PerLane parameter is an (L, 1) tensor inside `step`: write `for on in oracle.repeat(self.K)`, "
+            "`torch.where`, `torch.sqrt` instead of range, if and math"
+        )
+    return text

@@ -1,0 +1,71 @@
+"""Linear systems `A u = b` with a symmetric positive definite A, given by its products: all lanes at once.
+
+`A` is usually `lambda u: oracle.hvp_g_yy(x, y, u)`, so each product is on the meter, and a lane that has converged is
+switched off and pays no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bilevelbench.model.lanes import dot, keep
+
+Product = Callable[[Tensor], Tensor]
+
+
+class Loops(Protocol):
+    """What an oracle offers for loops; the evaluator has an unmetered one."""
+
+    def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]: ...
+    def only(self, mask: Tensor) -> AbstractContextManager[None]: ...
+
+
+def conjugate_gradient(
+    oracle: Loops, A: Product, b: Tensor, v: Tensor, n: int | Tensor, tol: float | Tensor = 0.0, cold: bool = False
+) -> Tensor:
+    """At most n products from v, plus one for the first residual unless `cold` says that v is zero.
+
+    A lane stops when its residual norm is at most `tol`, or when a direction shows no positive curvature: the matrix is
+    then not positive definite and the iterate before that direction is the answer.
+    """
+    r = b if cold else b - A(v)
+    q, s = r, dot(r, r)
+    least = torch.as_tensor(tol, dtype=b.dtype) ** 2
+    going = s > least
+    for on in oracle.repeat(n):
+        active = going if on is True else going & torch.as_tensor(on)
+        if not bool(active.any()):
+            break
+        with oracle.only(active):
+            w = A(q)
+        curvature = dot(q, w)
+        c = s / curvature
+        moved = active & (curvature > 0)
+        going = going & ~(active ^ moved)  # no positive curvature: the lane stays where it is
+        move = True if bool(moved.all()) else moved
+        v, r_new = keep(move, v + c * q, v), keep(move, r - c * w, r)
+        s_new = dot(r_new, r_new)
+        q, r, s = keep(move, r_new + (s_new / s) * q, q), r_new, s_new
+        going = going & (s > least)
+    return v
+
+
+def richardson(oracle: Loops, A: Product, b: Tensor, v: Tensor, n: int | Tensor, a: float | Tensor) -> Tensor:
+    """n times `v <- v - a (A v - b)`; from zero it is `a sum_{q<n} (I - aA)^q b`."""
+    for on in oracle.repeat(n):
+        v = keep(on, v - a * (A(v) - b), v)
+    return v
+
+
+def neumann_sum(oracle: Loops, A: Product, b: Tensor, n: int | Tensor, a: float | Tensor) -> Tensor:
+    """`a sum_{q=0}^{n} (I - aA)^q b` with n products."""
+    r = s = b
+    for on in oracle.repeat(n):
+        r = keep(on, r - a * A(r), r)
+        s = keep(on, s + r, s)
+    return a * s

@@ -1,0 +1,58 @@
+"""A problem: two scalar functions, and what is known about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+
+from bilevelbench.errors import InvalidInput
+from bilevelbench.model.data_file import DataFile
+from bilevelbench.model.instance import Instance
+from bilevelbench.model.known import KnownFailure
+
+
+class Problem(BaseModel):
+    """The validated description of a problem; `build` makes the instance, drawing its data from `data_seed`.
+
+    A problem that can put several data sets side by side in one instance implements `build_lanes` instead of `build`;
+    trials that differ in `data_seed` then share a pack. Tensors are made in torch's default dtype, which the runner
+    sets to the trial's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    name: ClassVar[str]
+    max_lanes: ClassVar[int] = 256
+    embedded: ClassVar[bool] = True  # needs no download and no long computation: part of `run --all`
+    data_sets: ClassVar[Sequence[int]] = range(1 << 31)  # data seeds, in the order in which suites take them
+    known_exceptions: ClassVar[Mapping[str, KnownFailure]] = {}  # checks of the conformance kit that it fails, and why
+    checked_with: ClassVar[Mapping[str, Any]] = {}  # parameters for that kit, where the usual ones would take it hours
+    data_files: ClassVar[tuple[DataFile, ...]] = ()  # what it reads; `bilevelbench data` fetches and checks them
+
+    data_seed: NonNegativeInt = 0
+
+    def build(self) -> Instance:
+        if type(self).build_lanes is Problem.build_lanes:
+            raise InvalidInput(f"problem {self.name!r} implements neither `build` nor `build_lanes`")
+        return self.build_lanes((self.data_seed,))
+
+    def build_lanes(self, data_seeds: Sequence[int]) -> Instance:
+        raise InvalidInput(f"problem {self.name!r} cannot stack data sets; it has no `build_lanes`")
+
+    @classmethod
+    def stackable(cls) -> bool:
+        return cls.build_lanes is not Problem.build_lanes
+
+    def generator(self, data_seed: int | None = None) -> torch.Generator:
+        """The only source of randomness in `build`."""
+        return torch.Generator().manual_seed(self.data_seed if data_seed is None else data_seed)
+
+
+class Shared(Problem):
+    """A problem that is the mean over agents: its instances have `agents`, and distributed methods can be run on it."""
+
+    agents: PositiveInt = 4
+    """how many own a part of it"""

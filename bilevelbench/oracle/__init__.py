@@ -1,0 +1,1 @@
+"""The metered door between a method and a problem."""

@@ -1,0 +1,204 @@
+"""The meter: calls and samples of each lane, by query; masks; budgets.
+
+The usual case is a pack in lockstep with every lane on and an exact query at one point. Then a charge is two sums of
+Python numbers, which the oracle makes itself (`Oracle._query`); only a change of the mask moves them into the lanes'
+books.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from bilevelbench.errors import BudgetExhausted
+from bilevelbench.model.queries import QUERIES, ROW
+
+F64 = npt.NDArray[np.float64]
+BOOL = npt.NDArray[np.bool_]
+
+_UNLIMITED = 2.0**53  # the largest cost that a float counts exactly
+
+#: Columns of the tables, and the queries that each one adds up. A joint query is one call, and one in each block.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "grad_f": ("grad_f", "grad_f_x", "grad_f_y"),
+    "grad_g": ("grad_g", "grad_g_x", "grad_g_y"),
+    "grad_f_x": ("grad_f", "grad_f_x"),
+    "grad_f_y": ("grad_f", "grad_f_y"),
+    "grad_g_x": ("grad_g", "grad_g_x"),
+    "grad_g_y": ("grad_g", "grad_g_y"),
+    "hvp": ("hvp_g_yy",),
+    "jvp": ("jvp_g_xy",),
+    "value": ("value_f", "value_g"),
+}
+
+
+class Meter:
+    """`calls` and `samples` are (queries, L); `ghost` lanes have met a call that their budget does not cover."""
+
+    def __init__(self, whole: Mapping[str, int], budgets: Sequence[float], real: Sequence[bool]) -> None:
+        lanes = len(budgets)
+        self.whole = whole  # samples of one exact call, by query
+        self.budgets = np.array(budgets, dtype=np.float64)
+        self.real = np.array(real, dtype=np.bool_)  # the others are padding: copies that are never charged
+        self.calls: F64 = np.zeros((len(QUERIES), lanes))
+        self.samples: F64 = np.zeros((len(QUERIES), lanes))
+        self.rounds: F64 = np.zeros(lanes)
+        self.bytes: F64 = np.zeros(lanes)
+        self.cuts: dict[str, F64] = {}  # by level: the largest batch that a lane asked for beyond the data, or 0
+        self.ghost: BOOL = np.zeros(lanes, dtype=np.bool_)
+        self.has_ghosts = False
+        self.mask: Tensor | None = None  # (L, 1); None while every lane is on
+        # By query, and lists because the oracle's closures add to them in place.
+        self.passes = [0] * len(QUERIES)
+        self._flushed = [0] * len(QUERIES)  # passes that are in the lanes' books; the rest is pending
+        self._unusual_calls = [0] * len(QUERIES)  # pending calls that are not one exact point
+        self._unusual_samples = [0] * len(QUERIES)
+        self.left = [0.0]  # one number: what may still be spent before some lane that is on passes its budget
+        self._update_slack()
+
+    def charge(self, query: str, points: int, samples: int) -> None:
+        """`points` calls of `samples` samples each to every lane that is on, before any work is done."""
+        cost, row = points * samples, ROW[query]
+        self.left[0] -= cost
+        if self.left[0] < 0:
+            self.refuse(cost)
+        self.passes[row] += points
+        self._unusual_calls[row] += points
+        self._unusual_samples[row] += cost
+
+    def refuse(self, cost: float) -> None:
+        """Some lane cannot pay `cost`, which `left` has lost already. Such lanes become ghosts; all ghosts: the step ends."""
+        self.left[0] += cost
+        self._refuse(np.full(len(self.budgets), float(cost)))
+        self.left[0] -= cost
+
+    def charge_lanes(self, query: str, points: int, samples: F64) -> None:
+        """The same with a number of samples for each lane, (L,)."""
+        self.flush()
+        cost = points * samples
+        if (self.cost() + cost > self.budgets)[self._charged()].any():
+            self._refuse(cost)
+        on, row = self._charged(), ROW[query]
+        self.calls[row, on] += points
+        self.samples[row, on] += cost[on]
+        self.passes[row] += points
+        self._flushed[row] += points
+        self._update_slack()
+
+    def message(self, size: int) -> None:
+        """One round of communication with `size` bytes from each lane that is on."""
+        on = self._charged()
+        self.rounds[on] += 1
+        self.bytes[on] += size
+
+    def note_cut(self, level: str, size: int | Tensor) -> None:
+        """A batch larger than the data, in lanes that are on."""
+        asked = np.asarray(size, dtype=np.float64).reshape(-1) * self._charged()
+        beyond = np.where(asked > self._data(level), asked, 0.0)
+        self.cuts[level] = np.maximum(self.cuts.get(level, 0.0), beyond)
+
+    def remarks(self, lane: int) -> list[str]:
+        """What the row of a lane has to say of its samples."""
+        return [
+            f"a batch of {asked[lane]:.0f} of {level} was cut to its {self._data(level)} data"
+            for level, asked in sorted(self.cuts.items())
+            if asked[lane]
+        ]
+
+    def _data(self, level: str) -> int:
+        return self.whole[f"value_{level}"]
+
+    def switch(self, mask: Tensor | None) -> None:
+        """Only these lanes from now on."""
+        self.flush()
+        self.mask = mask
+        self._update_slack()
+
+    def any_on(self) -> bool:
+        return self.mask is None or bool(self.mask.any())
+
+    def flush(self) -> None:
+        """Move what is pending into the books of the lanes that are on."""
+        if self.passes == self._flushed:
+            return
+        on = self._charged()
+        for query, row in ROW.items():
+            pending = self.passes[row] - self._flushed[row]
+            if pending:
+                self.calls[row, on] += pending
+                usual = pending - self._unusual_calls[row]
+                self.samples[row, on] += usual * self.whole[query] + self._unusual_samples[row]
+                self._flushed[row] = self.passes[row]
+                self._unusual_calls[row] = self._unusual_samples[row] = 0
+        self._update_slack()
+
+    def cost(self) -> F64:
+        """Samples over all columns, (L,): what budgets, schedules and rates use. Call `flush` before."""
+        total: F64 = self.samples.sum(0)
+        return total
+
+    def most(self) -> float:
+        """No lane's cost is above this; it is exact while lanes keep step."""
+        return self._most_flushed + (self._slack - self.left[0])
+
+    def columns(self) -> dict[str, F64]:
+        """The tables' columns, each (L,)."""
+        self.flush()
+        out: dict[str, F64] = {name: sum_rows(self.calls, queries) for name, queries in COLUMNS.items()}
+        out["first_order"] = out["grad_f"] + out["grad_g"]
+        out["second_order"] = out["hvp"] + out["jvp"]
+        out["samples"] = self.samples.sum(0)
+        out["cost"] = self.cost()
+        out["rounds"], out["bytes"] = self.rounds, self.bytes
+        return out
+
+    def sample_columns(self) -> dict[str, F64]:
+        self.flush()
+        return {f"{name}_samples": sum_rows(self.samples, queries) for name, queries in COLUMNS.items()}
+
+    def restart_passes(self) -> None:
+        """A new instance has a new second book; ours starts anew beside it."""
+        self.flush()
+        self.passes[:] = self._flushed[:] = [0] * len(QUERIES)
+
+    def take(self, lanes: Sequence[int], real: Sequence[bool]) -> None:
+        """Only these lanes."""
+        self.flush()
+        index = np.array(lanes, dtype=np.int64)
+        self.calls, self.samples = self.calls[:, index], self.samples[:, index]
+        self.budgets, self.ghost = self.budgets[index], self.ghost[index]
+        self.rounds, self.bytes = self.rounds[index], self.bytes[index]
+        self.cuts = {what: asked[index] for what, asked in self.cuts.items()}
+        self.real = np.array(real, dtype=np.bool_)
+        self.has_ghosts = bool(self.ghost.any())
+        self._update_slack()
+
+    def _charged(self) -> BOOL:
+        on: BOOL = self.real & ~self.ghost
+        if self.mask is not None:
+            on &= self.mask.numpy().reshape(-1)
+        return on
+
+    def _update_slack(self) -> None:
+        """What is left now that nothing is pending: a whole number, so that sums and differences stay exact."""
+        on, cost = self._charged(), self.cost()
+        slack = float((self.budgets - cost)[on].min()) if on.any() else _UNLIMITED
+        self._slack = self.left[0] = float(np.floor(min(slack, _UNLIMITED)))
+        self._most_flushed = float(cost.max())
+
+    def _refuse(self, cost: F64) -> None:
+        """Lanes that cannot pay become ghosts: computed, never charged again. All ghosts: the step ends here."""
+        self.flush()
+        self.ghost |= self._charged() & (self.cost() + cost > self.budgets)
+        self.has_ghosts = bool(self.ghost.any())
+        if (self.ghost | ~self.real).all():
+            raise BudgetExhausted
+        self._update_slack()
+
+
+def sum_rows(book: F64, queries: Sequence[str]) -> F64:
+    total: F64 = book[[ROW[query] for query in queries]].sum(0)
+    return total

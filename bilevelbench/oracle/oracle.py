@@ -1,0 +1,389 @@
+"""The oracle: the only door between a method and a problem, and everything that passes it is on the meter."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NoReturn, Protocol, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bilevelbench.errors import InvalidInput, UndeclaredQuery
+from bilevelbench.model.agents import Part
+from bilevelbench.model.instance import Instance, count_points
+from bilevelbench.model.noise import Additive
+from bilevelbench.model.queries import QUERIES
+from bilevelbench.oracle.draws import Draws, fold
+from bilevelbench.oracle.fast_path import gradient_query, plain, product_query
+from bilevelbench.oracle.meter import Meter
+from bilevelbench.oracle.sample import Order, Sample
+from bilevelbench.oracle.sampler import Sampler
+
+
+class Query(Protocol):
+    def __call__(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor: ...
+
+
+class JointQuery(Protocol):
+    def __call__(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+class ProductQuery(Protocol):
+    def __call__(self, x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Tensor: ...
+
+
+class _Frame:
+    """Where a draw happens: a loop's number in its parent, the present index, how many draws and loops it has seen."""
+
+    __slots__ = ("bound", "index", "number", "per_lane", "seen")
+
+    def __init__(self, number: int, bound: int, per_lane: bool = False) -> None:
+        self.number, self.bound, self.per_lane, self.index, self.seen = number, bound, per_lane, 0, 0
+
+
+class Oracle:
+    """Derivatives, samples, constants and random numbers for one pack of lanes.
+
+    A query takes x (*P, L, dx) and y (*P, L, dy), charges each lane that is on, and answers with detached tensors.
+    `xi` is a Sample, or None for the exact answer. What a method does not declare in `uses` is refused. An agent's oracle
+    has a `part`: it asks what the agent holds, with samples of its own, while the method's own draws are the same for all.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        uses: frozenset[str],
+        seeds: Sequence[int],
+        budgets: Sequence[float] | None = None,
+        real: Sequence[bool] | None = None,
+        part: Part | None = None,
+    ) -> None:
+        self._uses, self._part = uses, part
+        noise = instance.noise if part is None else part.local.noise
+        self.L, self.dx, self.dy = len(seeds), instance.dx, instance.dy
+        self.dtype, self.device = instance.x0.dtype, instance.x0.device
+        self.n_f, self.n_g = noise.n_f, noise.n_g
+        of_f = ("grad_f", "grad_f_x", "grad_f_y", "value_f")
+        whole = {query: self.n_f if query in of_f else self.n_g for query in QUERIES}
+        self.meter = Meter(whole, budgets or [float("inf")] * self.L, real or [True] * self.L)
+        self.network = part.network if part else None
+        self._seed(seeds)
+        self._sampler = Sampler(noise, self.dx, self.dy, self.dtype, self.meter)
+        self._fixed_bounds: dict[int, tuple[Tensor, int, int]] = {}
+        self._frames = [_Frame(0, 1 << 30)]
+        self._plug(instance)
+
+    # ------------------------------------------------------------------------------------------------ queries
+    # Attributes, made by `_plug` for the declared queries; the others are not there, and `__getattr__` says so.
+
+    grad_f: JointQuery  # (f_x, f_y) at one point: one call
+    grad_f_x: Query
+    grad_f_y: Query
+    grad_g: JointQuery  # (g_x, g_y) at one point: one call
+    grad_g_x: Query
+    grad_g_y: Query
+    hvp_g_yy: ProductQuery  # H v, the product with the lower Hessian
+    jvp_g_xy: ProductQuery  # J v in R^dx, the product with the mixed derivative
+    value_f: Query
+    value_g: Query
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in QUERIES:
+            raise UndeclaredQuery(name, self._uses)
+        raise AttributeError(f"an oracle has no {name!r}")
+
+    def constant(self, name: str) -> float | Tensor:
+        """A constant of the problem, declared in `uses` like a query; (L, 1) where lanes have data sets of their own."""
+        if name not in self._uses:
+            raise UndeclaredQuery(name, self._uses)
+        return self._instance.constants.of_lanes(name, self.dtype)
+
+    def _plug(self, instance: Instance) -> None:
+        self._instance = instance
+        self._asked = asked = self._part.local if self._part else instance
+        one_point = asked.expect(self.L)
+        shapes = torch.Size((self.L, self.dx)), torch.Size((self.L, self.dy))
+        for query in QUERIES:
+            if query not in self._uses:
+                continue
+            general = functools.partial(self._ask_general, query, asked.functions[query])
+            if query in ("hvp_g_yy", "jvp_g_xy"):
+                ask = product_query(query, self.meter, shapes, self.dtype, one_point[query], general)
+            else:
+                sampled = self._sampled(query, one_point[query])
+                ask = gradient_query(query, self.meter, shapes, self.dtype, one_point[query], sampled, general)
+            setattr(self, query, ask)
+
+    def _sampled(self, query: str, one_point: Callable[..., Any]) -> Callable[..., Any]:
+        """One point with additive noise that is the same for every lane's batch; None: the general way."""
+        level, additive = query.split("_")[1], isinstance(self._instance.noise, Additive)
+
+        def answer(x: Tensor, y: Tensor, xi: Sample) -> Any:
+            if not (additive and xi.points is None and xi.level == level and isinstance(xi.size, int)):
+                return None
+            self.meter.charge(query, 1, xi.size)
+            return self._sampler.add_noise(query, one_point(x, y), (x, y), xi, self._sample_draws)
+
+        return answer
+
+    def _ask_general(self, query: str, function: Callable[..., Any], xi: Sample | None, *given: Tensor) -> Any:
+        arguments = tuple(plain(query, given, self.L, (self.dx, self.dy, self.dy), self.dtype))
+        if xi is not None:
+            arguments = self._sampler.spread(query, arguments, xi)
+        points = count_points(*arguments)
+        if not self.meter.any_on():
+            return self._nothing(query, arguments)
+        if xi is None:
+            self.meter.charge(query, points, self.meter.whole[query])
+        elif isinstance(xi.size, int):
+            self.meter.charge(query, points, xi.size)
+        else:
+            self.meter.charge_lanes(query, points, xi.size.double().numpy().reshape(-1))
+        rows = () if xi is None or xi.rows is None else (xi.rows,)
+        with torch.no_grad():
+            out = self._evaluate(function, arguments, rows, points)
+        if xi is not None and isinstance(self._instance.noise, Additive):
+            out = self._sampler.add_noise(query, out, arguments, xi, self._sample_draws)
+        return self._masked(out)
+
+    def _evaluate(
+        self, function: Callable[..., Any], arguments: tuple[Tensor, ...], rows: tuple[Any, ...], points: int
+    ) -> Any:
+        if self._asked.points == "stack" or all(a.dim() == 2 for a in arguments):
+            # of points that are written out torch makes rows of one product; for others rounding.py promises nothing
+            return function(*(a.contiguous() for a in arguments), *rows)
+        shape = torch.broadcast_shapes(*(a.shape[:-2] for a in arguments))
+        flat = [a.expand(*shape, *a.shape[-2:]).reshape(-1, *a.shape[-2:]) for a in arguments]
+        answers = [function(*(a[p] for a in flat), *(r.at(p, points) for r in rows)) for p in range(points)]
+        if isinstance(answers[0], tuple):
+            return tuple(torch.stack(block).reshape(*shape, *block[0].shape) for block in zip(*answers, strict=True))
+        return torch.stack(answers).reshape(*shape, *answers[0].shape)
+
+    def _masked(self, out: Any) -> Any:
+        """NaN in the lanes that are off: a method cannot use what it did not pay for."""
+        mask = self.meter.mask
+        if mask is None:
+            return out
+        if isinstance(out, tuple):
+            return tuple(self._masked(block) for block in out)
+        return torch.where(mask, out, torch.full((), torch.nan, dtype=out.dtype))
+
+    def _nothing(self, query: str, arguments: tuple[Tensor, ...]) -> Any:
+        """Every lane is off: no charge, no work."""
+        points = torch.broadcast_shapes(*(a.shape[:-2] for a in arguments))
+
+        def nan(width: int) -> Tensor:
+            return torch.full((*points, self.L, width), torch.nan, dtype=self.dtype)
+
+        if query in ("grad_f", "grad_g"):
+            return nan(self.dx), nan(self.dy)
+        if query.startswith("value"):
+            return nan(1)
+        return nan(self.dx if query.endswith("_x") or query == "jvp_g_xy" else self.dy)
+
+    # ------------------------------------------------------------------------------------------------ samples
+
+    def sample_f(self, size: int | Tensor, points: int | None = None, order: Order = "replacement") -> Sample:
+        """`size` fresh data of f; `points=p` draws an independent Sample for each of p points."""
+        return self._sample("f", size, points, order)
+
+    def sample_g(self, size: int | Tensor, points: int | None = None, order: Order = "replacement") -> Sample:
+        """`size` fresh data of g; `points=p` draws an independent Sample for each of p points."""
+        return self._sample("g", size, points, order)
+
+    def blocks_f(self, size: int) -> list[Sample]:
+        """A fixed partition of f's data into blocks of `size`, the last one smaller."""
+        return self._sampler.blocks("f", size, self.L)
+
+    def blocks_g(self, size: int) -> list[Sample]:
+        """A fixed partition of g's data into blocks of `size`, the last one smaller."""
+        return self._sampler.blocks("g", size, self.L)
+
+    def _sample(self, level: Literal["f", "g"], size: int | Tensor, points: int | None, order: Order) -> Sample:
+        if order == "epoch" and (self.meter.mask is not None or any(frame.per_lane for frame in self._frames)):
+            raise InvalidInput('order="epoch" in a loop of per-lane length: lanes would lose step with their passes')
+        place, indices, longest = self._address()
+        return self._sampler.draw(level, size, points, order, place, indices, longest, self._sample_draws)
+
+    # ------------------------------------------------------------------------------------------------ draws
+
+    def _seed(self, seeds: Sequence[int]) -> None:
+        self._draws = self._sample_draws = Draws(seeds)
+        if self._part is not None and self._part.rank > 0:
+            self._sample_draws = Draws([seed ^ fold("agent", (self._part.rank,)) for seed in seeds])
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normals: `normal(*points, d)` is (*points, L, d)."""
+        return self._draw(self._draws.normal, shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniforms in (0, 1): `uniform(*points, d)` is (*points, L, d)."""
+        made = self._draw(self._draws.uniform, shape)
+        return made if self.dtype == torch.float64 else made.clamp(max=1 - torch.finfo(self.dtype).eps / 2)
+
+    def _draw(self, law: Callable[..., Any], shape: tuple[int, ...]) -> Tensor:
+        if not shape or min(shape) < 1:
+            raise InvalidInput(f"a draw needs the size of its last axis, 1 or more; got shape {shape}")
+        place, indices, longest = self._address()
+        made = law("method", place, indices, int(np.prod(shape)), longest)
+        return torch.from_numpy(made).reshape(*shape, self.L).movedim(-1, -2).to(self.dtype).contiguous()
+
+    def _address(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        frames = self._frames
+        here = frames[-1]
+        here.seen += 1
+        place = (*(frame.number for frame in frames[1:]), here.seen)
+        return place, tuple(frame.index for frame in frames), here.bound
+
+    # ------------------------------------------------------------------------------------------------ loops and masks
+
+    def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
+        """`for on in oracle.repeat(K)`: K times, an int or an (L, 1) tensor; `on` is True, or the lanes still at it."""
+        outer = self.meter.mask
+        fixed = self._fixed_bounds.get(id(times))
+        if fixed is not None:
+            _, low, high = fixed
+        elif isinstance(times, Tensor):
+            self._check_lanes("repeat: a loop length", times)
+            if times.is_floating_point():  # a diverged lane does not hold up the others
+                times = torch.nan_to_num(times, nan=0.0, posinf=0.0)
+            low, high = self._bounds(times)
+        else:
+            low = high = times = _whole("repeat: a loop length", times)
+        here = self._frames[-1]
+        here.seen += 1
+        depth = len(self._frames)
+        frame = _Frame(here.seen, max(high, 1), not isinstance(times, int))
+        self._frames.append(frame)
+        try:
+            if low == high and outer is None:  # the usual case: every lane is on throughout
+                for frame.index in range(high):
+                    frame.seen = 0
+                    yield True
+                return
+            mask = outer
+            for index in range(high):
+                frame.index, frame.seen = index, 0
+                if index >= low:
+                    mask = _both(outer, torch.as_tensor(times) > index)
+                    self.meter.switch(mask)
+                yield True if mask is None else mask.clone()  # the meter's own is nobody's to change
+        finally:
+            del self._frames[depth:]
+            if self.meter.mask is not outer:
+                self.meter.switch(outer)
+
+    def when(self, mask: Tensor) -> Iterator[Tensor | bool]:
+        """`for on in oracle.when(mask)`: an `if` for lanes. The body runs once if any lane is on, never otherwise.
+
+        A Python `if bool(mask.any())` around draws would make a lane's numbers depend on its pack; this does not.
+        """
+        return self.repeat(mask)
+
+    @contextmanager
+    def only(self, mask: Tensor) -> Iterator[None]:
+        """`with oracle.only(mask)`: the other lanes are not charged and get NaN."""
+        self._check_lanes("only: a mask", mask)
+        outer = self.meter.mask
+        mask = mask.bool().clone()  # what the method does to its own later changes nothing here
+        if bool(mask.all()):
+            yield
+            return
+        self.meter.switch(_both(outer, mask))
+        try:
+            yield
+        finally:
+            self.meter.switch(outer)
+
+    def _check_lanes(self, what: str, value: Tensor) -> None:
+        if value.shape != (self.L, 1):
+            raise InvalidInput(
+                f"{what} is ({self.L}, 1), one number per lane; got a tensor of shape {tuple(value.shape)}"
+            )
+
+    def _bounds(self, times: Tensor) -> tuple[int, int]:
+        """Iterations that every lane makes, and the most that any lane with budget makes."""
+        finite = torch.nan_to_num(times.double(), nan=0.0, posinf=0.0)  # a diverged lane does not hold up the others
+        low = int(finite.min().clamp(min=0))
+        alive = torch.from_numpy(~self.meter.ghost).reshape(-1, 1)
+        if self.meter.mask is not None:
+            alive = alive & self.meter.mask
+        high = max(low, int(torch.where(alive, finite, torch.zeros_like(finite)).max().ceil()))
+        return low, high
+
+    # ------------------------------------------------------------------------------------------------ agents
+
+    @overload
+    def mean(self, first: Tensor, /) -> Tensor: ...
+    @overload
+    def mean(self, first: Tensor, /, *rest: Tensor) -> tuple[Tensor, ...]: ...
+    def mean(self, first: Tensor, /, *rest: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """The mean over agents, one round for all tensors together; on one machine, the tensors themselves."""
+        if self.network is None:
+            return (first, *rest) if rest else first
+        self.meter.message(sum(t.shape[-1] * t.element_size() for t in (first, *rest)))
+        first, *others = self.network.mean((first, *rest))
+        return (first, *others) if others else first
+
+    # ------------------------------------------------------------------------------------------------ for the runner
+
+    def begin_step(self, step: int) -> None:
+        """Draws of this step are addressed by its number."""
+        root = self._frames[0]
+        del self._frames[1:]
+        root.index, root.seen = step, 0
+        if self.meter.mask is not None:
+            self.meter.switch(None)
+
+    def remember(self, times: Tensor) -> None:
+        """A parameter that is the same at every step: its bounds as a loop length are looked up, not computed."""
+        low, high = int(times.min()), int(times.max())
+        self._fixed_bounds[id(times)] = (times, low, high)
+
+    def take(self, lanes: Sequence[int], real: Sequence[bool]) -> Instance:
+        """Only these lanes, and the instance that serves them. Draws are addressed, so nothing of theirs has to be kept."""
+        index = torch.tensor(lanes)
+        self.meter.take(lanes, real)
+        self._seed([self.seeds[lane] for lane in lanes])
+        self.L = len(lanes)
+        self._fixed_bounds.clear()
+        instance = self._instance.take(index)
+        if instance is not self._instance:
+            self.meter.restart_passes()
+        self._plug(instance)
+        return instance
+
+    @property
+    def seeds(self) -> list[int]:
+        return [int(seed) for seed in self._draws.seeds]
+
+    @property
+    def books_agree(self) -> bool:
+        return self.meter.passes == self._asked.passes
+
+    def books(self) -> str:
+        """Where the two books differ, in words."""
+        books = zip(QUERIES, self.meter.passes, self._asked.passes, strict=True)
+        return ", ".join(
+            f"{query}: {above} at the door, {below} below it" for query, above, below in books if above != below
+        )
+
+    def _refuse_copy(self, *_: object) -> NoReturn:
+        raise TypeError("an oracle cannot be copied or pickled: a copy would be a second, unread meter")
+
+    __copy__ = __deepcopy__ = __reduce__ = __reduce_ex__ = _refuse_copy
+
+
+def _whole(what: str, value: object) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidInput(f"{what} is a whole number or an (L, 1) tensor; got {value!r}") from None
+
+
+def _both(outer: Tensor | None, mask: Tensor) -> Tensor:
+    return mask if outer is None else outer & mask

@@ -1,0 +1,50 @@
+"""Packs: trials that run in lockstep, one lane each, because they differ only in what may differ between lanes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import Registry
+from bilevelbench.plan.trial import Trial
+
+
+def plan(trials: Sequence[Trial], registry: Registry) -> list[tuple[Trial, ...]]:
+    """Trials grouped into packs, each no wider than its problem and method allow; the order of first appearance is kept."""
+    groups: dict[str, list[Trial]] = {}
+    widths: dict[str, int] = {}
+    keys: dict[Any, str] = {}  # of trials that differ in what no key looks at, such as the seeds of a long sweep
+    for trial in trials:
+        algorithm = registry.algorithm(trial.algorithm.key).value
+        problem = registry.problem(trial.problem.key).value
+        alike = (
+            trial.algorithm.key, repr(trial.algorithm.params), trial.plugin_version, trial.problem.key,
+            repr(trial.problem.params), trial.problem_plugin_version, trial.dtype, trial.schedule,
+        )  # fmt: skip
+        key = keys[alike] if alike in keys else keys.setdefault(alike, pack_key(trial, registry))
+        groups.setdefault(key, []).append(trial)
+        widths[key] = problem.max_lanes if algorithm.lanes else 1
+    return [
+        tuple(group[start : start + widths[key]])
+        for key, group in groups.items()
+        for start in range(0, len(group), widths[key])
+    ]
+
+
+def pack_key(trial: Trial, registry: Registry) -> str:
+    """Equal for trials that can share a pack: same classes, structural fields, problem, dtype and schedule."""
+    algorithm = registry.algorithm(trial.algorithm.key)
+    problem = registry.problem(trial.problem.key)
+    lane_fields = algorithm.value.per_lane()
+    fields = make(algorithm, trial.algorithm.params).given()
+    structural = {k: v for k, v in fields.items() if k not in lane_fields or v is None}
+    data = dict(trial.problem.params)
+    if problem.value.stackable():
+        data.pop("data_seed", None)
+    parts = [
+        trial.algorithm.name, trial.plugin_version, structural, trial.problem.name, trial.problem_plugin_version, data,
+        trial.dtype, trial.schedule.model_dump(),
+    ]  # fmt: skip
+    return json.dumps(parts, sort_keys=True, default=repr)

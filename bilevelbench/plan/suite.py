@@ -1,0 +1,163 @@
+"""A suite: which methods on which problems, with which budgets; a TOML file, or what the command line says."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+
+from bilevelbench.discovery.registry import Registry
+from bilevelbench.errors import InvalidInput, faults
+from bilevelbench.model.algorithm import Distributed
+from bilevelbench.plan.figure import Figure
+from bilevelbench.plan.spec_text import expand
+from bilevelbench.plan.trial import Budget, Frozen, Schedule, Spec, Trial
+from bilevelbench.plan.trials import make_trial, shared_problems
+from bilevelbench.plan.tuning import Tune
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def read_suite(path: Path, model: type[M]) -> M:
+    """A TOML file as this model, with errors in sentences."""
+    try:
+        return model.model_validate(_toml(path))
+    except ValidationError as error:
+        raise InvalidInput(f"suite {path}: {faults(error)}") from None
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"suite {path} is no valid TOML: {error}") from None
+
+
+class AlgorithmEntry(Frozen):
+    """A method and the values of its parameters to run; a list is a grid.
+
+    `problems` restricts it to some: a name, or `name[param=value]` for one with these parameters beside its data seed.
+    """
+
+    name: str
+    params: dict[str, Any] = {}
+    label: str = ""
+    problems: tuple[str, ...] | None = None
+
+    def runs_on(self, problem: Spec) -> bool:
+        return self.problems is None or not {problem.name, str(problem.variant)}.isdisjoint(self.problems)
+
+
+class ProblemEntry(Frozen):
+    """A problem; `budget` and `targets` override the suite's. Under `[[override]]` it settles only those of a problem."""
+
+    name: str
+    params: dict[str, Any] = {}
+    budget: Budget | None = None
+    targets: tuple[PositiveFloat, ...] | None = None
+
+
+class Suite(Frozen):
+    """`algorithm = "all"` is every registered method with its default parameters, `problem = "all"` every embedded problem;
+    distributed methods meet only problems that agents share.
+
+    Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` is how `bilevelbench tune` goes
+    about its methods; `tuned` is the metric by which the parameters were chosen, in a suite that it has written. `figure` is
+    what a report makes of it.
+    """
+
+    title: str = ""
+    description: str = ""
+    algorithm: Literal["all"] | tuple[AlgorithmEntry, ...] = "all"
+    problem: Literal["all"] | tuple[ProblemEntry, ...] = "all"
+    override: tuple[ProblemEntry, ...] = ()
+    seeds: PositiveInt | tuple[NonNegativeInt, ...] = 1
+    data_seeds: PositiveInt = 1
+    budget: Budget
+    targets: tuple[PositiveFloat, ...] = ()
+    schedule: Schedule = Schedule()
+    dtype: Literal["float64", "float32"] = "float64"
+    tune: Tune = Tune()
+    tuned: str = ""
+    figure: Figure | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> Suite:
+        return read_suite(path, cls)
+
+    def trials(self, registry: Registry) -> list[Trial]:
+        """Every trial, validated one by one: a caller's mistake is found here, before anything runs."""
+        out: dict[str, Trial] = {}
+        for problem, entry in self.problems(registry):
+            for algorithm, label in self._specs(registry, problem):
+                for seed in self.seed_list:
+                    trial = make_trial(
+                        registry,
+                        algorithm,
+                        problem,
+                        seed=seed,
+                        budget=entry.budget or self.budget,
+                        targets=self.targets if entry.targets is None else entry.targets,
+                        schedule=self.schedule,
+                        dtype=self.dtype,
+                        label=label,
+                        tuned=self.tuned,
+                    )
+                    out.setdefault(trial.id, trial)
+        return list(out.values())
+
+    @property
+    def seed_list(self) -> tuple[int, ...]:
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+    def problems(self, registry: Registry) -> Iterator[tuple[Spec, ProblemEntry]]:
+        """Every problem with every data seed, and the entry that it comes from."""
+        entries: Sequence[ProblemEntry]
+        if self.problem == "all":
+            known = {entry.name: entry for entry in self.override}
+            names = [name for name, entry in registry.problems.items() if entry.value.embedded]
+            entries = [known.get(name, ProblemEntry(name=name)) for name in names]
+        else:
+            entries = self.problem
+        for entry in entries:
+            params = entry.params
+            if self.data_seeds > 1 and "data_seed" not in params:
+                choice = registry.problem(entry.name).value.data_sets
+                params = {**params, "data_seed": list(choice[: self.data_seeds])}
+            for spec in expand(entry.name, params):
+                yield spec, entry
+
+    def algorithms(self, registry: Registry) -> tuple[AlgorithmEntry, ...]:
+        if self.algorithm == "all":
+            shared = shared_problems(registry)
+            return tuple(
+                AlgorithmEntry(name=name, problems=shared if issubclass(entry.value, Distributed) else None)
+                for name, entry in registry.algorithms.items()
+            )
+        return self.algorithm
+
+    def _specs(self, registry: Registry, problem: Spec) -> Iterator[tuple[Spec, str]]:
+        for entry in self.algorithms(registry):
+            if entry.runs_on(problem):
+                for spec in expand(entry.name, entry.params):
+                    yield spec, entry.label or str(spec)
+
+
+class Collection(Frozen):
+    """Suites that run together into one folder, by name or as TOML files beside this one."""
+
+    title: str = ""
+    description: str = ""
+    include: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+def load_suites(path: Path, registry: Registry) -> list[Suite]:
+    """The suite in a file, or those that it includes."""
+    if "include" not in _toml(path):
+        return [Suite.load(path)]
+    names = read_suite(path, Collection).include
+    beside = [str(path.parent / name) if name.endswith(".toml") else name for name in names]
+    return [Suite.load(registry.suite(name)) for name in beside]

@@ -1,0 +1,139 @@
+"""What is to be run, as data: a trial, its budget and its schedule. Frozen; unknown fields are errors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from bilevelbench.errors import suggestion
+
+
+class Frozen(BaseModel):
+    """Settings as data; a field that is not known is an error with a suggestion."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        fields = cls.__pydantic_fields__  # `model_fields` is the same and takes longer than all of this
+        for name in given if isinstance(given, dict) else ():
+            if name not in fields:
+                near = suggestion(str(name), fields)
+                raise ValueError(f"there is no field {name!r} ({name} = {given[name]!r}){near}")
+        return given
+
+
+class Spec(Frozen):
+    """A plugin's class by name, and its parameters as written; `file` is where a loose one is loaded from."""
+
+    name: str
+    params: dict[str, Any] = {}
+    file: str = ""
+
+    @property
+    def key(self) -> str:
+        """What the registry is asked for."""
+        return self.file or self.name
+
+    @property
+    def variant(self) -> Spec:
+        """Without its data seed: trials on several data sets are repetitions of one problem."""
+        return self.model_copy(update={"params": {k: v for k, v in self.params.items() if k != "data_seed"}})
+
+    def __str__(self) -> str:
+        inside = ",".join(f"{k}={_text(v)}" for k, v in self.params.items())
+        return f"{self.name}[{inside}]" if inside else self.name
+
+
+class Budget(Frozen):
+    """Where a trial ends at the latest; `cost` is in samples, which on an exact problem are calls."""
+
+    cost: PositiveFloat | None = None
+    steps: PositiveInt | None = None
+    seconds: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.cost is None and self.steps is None and self.seconds is None:
+            raise ValueError("a budget needs one of cost, steps and seconds")
+        return self
+
+
+class Schedule(Frozen):
+    """When a trial is looked at: where its cost passes `ratio ** j`, and at its end.
+
+    `mean`: also keep the mean of |grad phi| over all points before the present one; targets are then held against that
+    mean, which is the theorem's random iterate. `second_order`: also find the smallest eigenvalue of the Hessian of phi;
+    targets are then held against the smallest eps with |grad phi| <= eps and eigenvalue >= -sqrt(rho_phi eps). `on`: hold
+    them against another column of the curve. `phi = false`: do not solve the lower level, where that takes longer than the
+    method itself; phi and grad_phi are then NaN, as is g_y of a finite sum, and the problem's own metrics are what is seen.
+    """
+
+    ratio: float = Field(default=1.1, gt=1)
+    mean: bool = False
+    second_order: bool = False
+    on: str | None = None
+    phi: bool = True
+
+    @model_validator(mode="after")
+    def _solved(self) -> Self:
+        if not self.phi and (self.mean or self.second_order):
+            raise ValueError("schedule.mean and schedule.second_order need the hypergradient; leave schedule.phi true")
+        return self
+
+    @property
+    def target_column(self) -> str:
+        if self.on is not None:
+            return self.on
+        return "second_order_eps" if self.second_order else "mean_grad_phi" if self.mean else "grad_phi"
+
+
+class Trial(Frozen):
+    """One method with one set of parameters on one problem with one seed.
+
+    `seed` drives noise, samples and the method's own draws; the data come from the problem's `data_seed`. The id hashes
+    the trial as written together with the plugins' names and versions; nothing else decides whether a result is reused.
+    `tuned`: the metric by which `bilevelbench tune` chose its parameters, if it did: tables rank by it, boards go by it.
+    """
+
+    algorithm: Spec
+    problem: Spec
+    seed: NonNegativeInt = 0
+    budget: Budget
+    targets: tuple[PositiveFloat, ...] = ()
+    schedule: Schedule = Schedule()
+    dtype: Literal["float64", "float32"] = "float64"
+    plugin: str = ""
+    plugin_version: str = ""
+    problem_plugin: str = ""
+    problem_plugin_version: str = ""
+    label: str = ""
+    tuned: str = ""
+
+    @model_validator(mode="after")
+    def _targets_are_seen(self) -> Self:
+        if self.targets and not self.schedule.phi and self.schedule.on is None:
+            raise ValueError(
+                "targets are held against |grad phi|, which schedule.phi = false leaves out; name a metric of the problem "
+                "in schedule.on, or leave out the targets"
+            )
+        return self
+
+    @cached_property
+    def id(self) -> str:
+        without: Any = {"label": True, "algorithm": {"file"}, "problem": {"file"}}
+        text = json.dumps(
+            self.model_dump(mode="json", exclude=without if self.tuned else {**without, "tuned": True}),
+            sort_keys=True,
+            separators=(",", ":"),
+        )
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,61 @@
+"""How methods are tuned, as data: the table `[tune]` of a suite."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from bilevelbench.plan.trial import Frozen
+
+DECADES = tuple(10.0**power for power in range(-5, 4))
+PENALTIES = (1e1, 1e2, 1e3, 1e4)
+
+Values = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
+
+
+class Grid(Frozen):
+    """The values of each role that a method's parameters can have, the same for every method.
+
+    A role that a suite names here is searched; of the others, those whose parameters the suite's methods do not set.
+    """
+
+    upper_step: Values = DECADES
+    lower_step: Values = DECADES
+    penalty: Values = PENALTIES
+
+
+class Tune(Frozen):
+    """The same for every method on every problem.
+
+    `by`: the column of the curve that is to be small at a trial's end, in the median over seeds and data sets. `trials`:
+    settings to try; a larger grid is drawn from, with `seed`, and a smaller one is tried whole. Search `grid` and `tpe`
+    give each setting the budget of the suite. `halving` gives all settings a small budget, and the best of them, one in
+    `factor`, `factor` times as much from scratch, and so on; `cost` is all that this may spend on one method and problem.
+    `fresh_data`: the suite of the best parameters runs on data that the search has not seen.
+    """
+
+    by: str = "phi"
+    search: Literal["grid", "halving", "tpe"] = "grid"
+    trials: PositiveInt = 36
+    cost: PositiveFloat | None = None
+    factor: int = Field(default=3, ge=2)
+    seed: NonNegativeInt = 0
+    fresh_data: bool = True
+    grid: Grid = Grid()
+
+    @model_validator(mode="after")
+    def _honest(self) -> Self:
+        if self.by.startswith("test_"):
+            raise ValueError(
+                f"by = {self.by!r} is a test metric: what is reported may not choose; select on phi or on the "
+                "validation side, say val_loss or selection_loss"
+            )
+        if self.search == "halving" and self.cost is None:
+            raise ValueError("search = 'halving' shares out a cost; say how much with `cost`, in oracle calls a method")
+        if self.search != "halving" and self.cost is not None:
+            raise ValueError(
+                f"`cost` is what halving shares out, and search = {self.search!r} costs `trials` times the budget; "
+                "leave out `cost`, or search = 'halving'"
+            )
+        return self

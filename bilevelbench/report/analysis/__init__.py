@@ -1,0 +1,1 @@
+"""From tables of results to tables of a report."""

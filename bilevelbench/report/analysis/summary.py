@@ -1,0 +1,240 @@
+"""Summaries of results: one row a method and problem, failures counted and never dropped."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bilevelbench.errors import StoreError
+from bilevelbench.report.formats.text import bound, number, printable
+from bilevelbench.results import reached
+from bilevelbench.results.schema import CURVE, RUNS, Results
+
+#: |grad phi| at which the cost is read off a curve.
+ACCURACIES = (1e-1, 1e-2, 1e-3)
+
+#: The column of the summary behind one of the readable table.
+_BEHIND = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP": "second_order"}
+
+RANKING = "Ranking over all problems and accuracies"
+
+#: Before the name of the metric that chose, in the summary of tuned trials.
+_FINAL = "final_"
+
+
+def require(results: Results) -> None:
+    """Every column of the schema is there; a stranger's table may lack some."""
+    for name, frame, columns in (("runs", results.runs, RUNS), ("curve", results.curve, CURVE)):
+        missing = [column for column in columns if column not in frame]
+        if missing:
+            raise StoreError(
+                f"the table `{name}` has no column {missing[0]!r} ({len(missing)} of {len(columns)} are missing); "
+                "write it with bilevelbench run or merge, or fetch it again"
+            )
+
+
+def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
+    """Medians over trials of one method (as labelled) on one problem, best gradient first.
+
+    Trials that `bilevelbench tune` chose the parameters of are ranked by the metric that chose, at the end.
+
+    What counts as reached is said in `results.reached`. The cost to an accuracy is that of the first evaluation that
+    meets it; a trial that never does costs infinitely much, so a median is infinite when half of the trials fail.
+    `reached_*` counts those that did; `low_*` and `high_*` are quartiles.
+    """
+    require(results)
+    if results.runs.empty:
+        raise StoreError("there are no results to report; run something first: bilevelbench run --all")
+    columns = [f"cost_to_{eps:g}" for eps in accuracies]
+    table = titled(results.runs).merge(cost_to(results, accuracies), left_on="trial_id", right_index=True, how="left")
+    table[columns] = table[columns].fillna(np.inf)
+    table["failed"], table["uncertified"] = reached.failed(table), reached.uncertified(table)
+    table["best_grad_phi"] = table["trial_id"].map(reached.best(results))
+    table["phi"] = table["phi"].where(~table["failed"], np.inf)
+    chose = f"{_FINAL}{by}" if (by := chosen_by(results)) else ""
+    if chose:
+        last = results.curve.drop_duplicates("trial_id", keep="last").set_index("trial_id")[by]
+        table[chose] = table["trial_id"].map(last).where(~table["failed"], np.inf).fillna(np.inf)
+    rows = []
+    for (problem, method, algorithm), group in table.groupby(["title", "method", "algorithm"], sort=False):
+        rows.append(
+            {
+                "problem": problem,
+                "method": method,
+                "algorithm": algorithm,
+                "trials": len(group),
+                "failed": int(group["failed"].sum()),
+                "uncertified": int(group["uncertified"].sum()),
+                "reached_target": int((group["status"] == "target").sum()),
+                "best_grad_phi": float(group["best_grad_phi"].median()),
+                "phi": float(group["phi"].median()),
+                **({chose: float(group[chose].median())} if chose else {}),
+                **{f"low_{name}": quantile(group[name], 0.25) for name in ("best_grad_phi", *columns)},
+                **{name: float(group[name].median()) for name in columns},
+                **{f"high_{name}": quantile(group[name], 0.75) for name in ("best_grad_phi", *columns)},
+                **{name.replace("cost_to", "reached"): int(np.isfinite(group[name]).sum()) for name in columns},
+                "first_order": float(group["first_order"].median()),
+                "second_order": float(group["second_order"].median()),
+                "cost": float(group["cost"].median()),
+                "statuses": ", ".join(f"{n} {s}" for s, n in group["status"].value_counts().items()),
+            }
+        )
+    order = ["problem", chose or "best_grad_phi", "failed", "method"]
+    return pd.DataFrame(rows).sort_values(order, kind="stable", ignore_index=True)
+
+
+def chosen_by(results: Results) -> str:
+    """The metric by which `bilevelbench tune` chose the parameters of all these trials; empty if there is no such one."""
+    tuned = {str(t["id"]): str(t.get("tuned") or "") for record in results.records for t in record.get("trials", [])}
+    metrics = {tuned.get(trial_id, "") for trial_id in results.runs["trial_id"]}
+    by = metrics.pop() if len(metrics) == 1 else ""
+    return by if by in results.curve else ""
+
+
+def titled(runs: pd.DataFrame) -> pd.DataFrame:
+    """`runs` with what a reader calls them: `title` of the problem with its parameters, `method` as labelled."""
+    return runs.assign(
+        title=(runs["problem"] + runs["problem_params"].map(variant)).map(printable),
+        method=runs["label"].where(runs["label"] != "", runs["algorithm"]).map(printable),
+    )
+
+
+def variant(problem_params: str) -> str:
+    """`[dim_x=5]` for what was set beside the data: trials on several data sets are repetitions of one problem."""
+    try:
+        params = json.loads(problem_params or "{}")
+        inside = ",".join(f"{k}={v}" for k, v in params.items() if k != "data_seed")
+    except (ValueError, AttributeError):  # a stranger's table
+        inside = problem_params
+    return f"[{inside}]" if inside else ""
+
+
+def data_seeds(runs: pd.DataFrame) -> list[str]:
+    """The `data_seed` of each trial as text; empty where the problem's default was used."""
+
+    def of(problem_params: str) -> str:
+        try:
+            return str(json.loads(problem_params or "{}").get("data_seed", ""))
+        except (ValueError, AttributeError):  # a stranger's table
+            return ""
+
+    return [of(params) for params in runs["problem_params"]]
+
+
+def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
+    """Cost of the first evaluation that certifies each accuracy, by trial; NaN: never."""
+    columns = {f"cost_to_{eps:g}": reached.first_met(results, eps)["cost"] for eps in accuracies}
+    return pd.DataFrame(columns).reindex(results.runs["trial_id"])
+
+
+def quantile(values: pd.Series[float], q: float) -> float:
+    """Linear between neighbours, and infinite where the upper neighbour is; pandas makes NaN of two infinities."""
+    ordered = np.sort(values.to_numpy(dtype=float))
+    at = q * (len(ordered) - 1)
+    low, high = float(ordered[math.floor(at)]), float(ordered[math.ceil(at)])
+    return low if low == high or at == math.floor(at) else low + (high - low) * (at - math.floor(at))
+
+
+def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
+    """The summary for people: words in the header, few digits, words for a cost that was not reached.
+
+    With `spread` the quartiles stand behind the median of several trials.
+    """
+    accuracies = [name.removeprefix("cost_to_") for name in table.columns if name.startswith("cost_to_")]
+
+    def cells(name: str) -> list[str]:
+        quartiles = zip(table["trials"], table[name], table[f"low_{name}"], table[f"high_{name}"], strict=True)
+        return [
+            f"{number(middle)} [{bound(low)}, {bound(high)}]" if spread and n > 1 and low < high else number(middle)
+            for n, middle, low, high in quartiles
+        ]
+
+    costs = {
+        f"cost to {eps}": [
+            cost_text(row, eps, text) for text, (_, row) in zip(cells(f"cost_to_{eps}"), table.iterrows(), strict=True)
+        ]
+        for eps in accuracies
+    }
+    gradient = zip(cells("best_grad_phi"), table["best_grad_phi"], strict=True)
+    return pd.DataFrame(
+        {
+            "problem": table["problem"],
+            "method": table["method"],
+            **{name.removeprefix(_FINAL): table[name].map(number) for name in table.columns if name.startswith(_FINAL)},
+            "|grad phi|": [text if math.isfinite(value) else "–" for text, value in gradient],
+            **costs,
+            "gradients": table["first_order"].map(number),
+            "HVP + JVP": table["second_order"].map(number),
+            "trials": table["trials"],
+            "ended": table["statuses"],
+        }
+    )
+
+
+def cost_text(row: Mapping[Any, Any] | pd.Series[Any], eps: str, text: str = "") -> str:
+    """The median cost to an accuracy, or as `text` has it; where it is infinite, how many got there and if one can tell."""
+    cost = row[f"cost_to_{eps}"]
+    if math.isfinite(cost):
+        return text or number(cost)
+    if row[f"reached_{eps}"]:
+        return f"{row[f'reached_{eps}']} of {row['trials']}"
+    return "not certified" if 0 < row["uncertified"] == row["trials"] - row["failed"] else "never"
+
+
+def reading(table: pd.DataFrame) -> str:
+    """How the numbers of a summary come about; nothing that is not there to be seen."""
+    many = (table["trials"] > 1).any()
+    people = readable(table, spread=True)
+    numbers = people.filter(regex=r"^(\|grad phi\||cost to )")
+    said = ["medians over trials" if many else "one trial each"]
+    said[0] += ", quartiles in brackets" if numbers.map(lambda text: text.endswith("]")).to_numpy().any() else ""
+    if (table["failed"] > 0).any():
+        said.append("a trial that failed counts as infinite")
+    if numbers.isin(["not certified"]).to_numpy().any():
+        said.append(
+            '"not certified": the problem does not bound the error of the gradient, so no accuracy counts as reached'
+        )
+    return "; ".join(said)
+
+
+def certificates(runs: pd.DataFrame) -> str:
+    """How sure the gradient norms are."""
+    known = runs["certificate"]
+    doubtful, exact = known.isin(reached.UNCERTIFIED), known == "closed form"
+    if doubtful.any():
+        return (
+            f"The gradient norms of {int(doubtful.sum())} of {len(runs)} trials are not certified, and no accuracy counts as "
+            "reached there; the others are exact or come with a bound of their error, which counts."
+            if not doubtful.all()
+            else "The gradient norms are not certified, and no accuracy counts as reached."
+        )
+    if exact.all():
+        return "The gradient norms are exact."
+    return "The gradient norms are exact or come with a bound of their error, which counts."
+
+
+def exact_cell(row: pd.Series[Any], column: str) -> str:
+    """The ten digits behind a cell of the readable table; nothing where there are none. `row` is the summary's."""
+    name = _BEHIND.get(column, column.replace("cost to ", "cost_to_"))
+    shown = name in row and name.startswith(("cost_to_", *_BEHIND.values())) and math.isfinite(row[name])
+    return f"{row[name]:.10g}" if shown else ""
+
+
+def readable_board(board: pd.DataFrame) -> pd.DataFrame:
+    """A ranking for people; methods with one number in the last column cannot be told apart."""
+    intervals = zip(board["low"], board["high"], strict=True)
+    return pd.DataFrame(
+        {
+            "rank": board["rank"].map(lambda r: f"{r:g}"),
+            "95% interval": [f"{low:g} to {high:g}" for low, high in intervals],
+            "method": board["method"],
+            "cost over best": [number(r) if math.isfinite(r) else "∞" for r in board["relative"]],
+            "reached": board["reached"].map(lambda share: f"{share:.0%}"),
+            "tied group": board["group"],
+        }
+    )

@@ -1,0 +1,153 @@
+"""Tuning in a report: what each method was given and what came of it, and how its score depends on each parameter."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bilevelbench.errors import StoreError
+from bilevelbench.report.formats.markdown import pipe_table
+from bilevelbench.report.formats.text import number, printable
+from bilevelbench.results.schema import Results
+
+FILE = "tuning.json"
+_ROW = (
+    "method", "family", "problem", "space", "grid", "settings", "trials", "failed", "cost", "calls", "seconds", "best",
+    "score", "remark", "tried",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """`rule` as the table `[tune]` of the suite has it; `rows` one for each method and problem."""
+
+    title: str
+    rule: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    @property
+    def problems(self) -> list[str]:
+        return list(dict.fromkeys(row["problem"] for row in self.rows))
+
+
+def read_tuning(folder: Path) -> Tuning | None:
+    """What `bilevelbench tune` left in a folder; None if it was not there."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        rows, rule = record["rows"], record["rule"]
+        missing = [name for row in rows for name in _ROW if name not in row]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{str(path)!r} cannot be read ({error!r}); run `bilevelbench tune` again") from None
+    if missing:
+        raise StoreError(f"{str(path)!r}: a row has no {missing[0]!r}; run `bilevelbench tune` again")
+    return Tuning(printable(record.get("title", "")), rule, rows)
+
+
+def tuned_trials(results: Results) -> set[str]:
+    """Ids of the trials whose parameters `bilevelbench tune` has found."""
+    trials = (trial for record in results.records for trial in record.get("trials", []))
+    return {str(trial["id"]) for trial in trials if trial.get("tuned")}
+
+
+def only(results: Results, of: pd.Series[bool]) -> Results:
+    """Some of the trials, as a mask over `runs`."""
+    runs = results.runs[of]
+    curve = results.curve[results.curve["trial_id"].isin(runs["trial_id"])]
+    return Results(runs, curve, results.records, results.problems)
+
+
+def table(tuning: Tuning) -> pd.DataFrame:
+    """One row a method and problem, numbers in full; on each problem ranked by the metric that chose."""
+    columns = (
+        "problem",
+        "method",
+        "settings",
+        "grid",
+        "trials",
+        "failed",
+        "calls",
+        "cost",
+        "seconds",
+        "score",
+        "remark",
+    )
+    rows = [{name: row[name] for name in columns} | {"best": parameters(row["best"])} for row in tuning.rows]
+    frame = pd.DataFrame(rows)
+    frame["score"] = frame["score"].astype(float).fillna(np.inf)
+    place = frame["problem"].map({problem: n for n, problem in enumerate(tuning.problems)})
+    return (
+        frame.assign(place=place)
+        .sort_values(["place", "score"], kind="stable", ignore_index=True)
+        .drop(columns="place")
+    )
+
+
+def readable(tuning: Tuning) -> pd.DataFrame:
+    """The same for people."""
+    full = table(tuning)
+    return pd.DataFrame(
+        {
+            "problem": full["problem"].map(printable),
+            "method": full["method"].map(printable),
+            "settings": [f"{tried} of {grid}" for tried, grid in zip(full["settings"], full["grid"], strict=True)]
+            if tuning.rule["search"] != "tpe"
+            else full["settings"].astype(str),
+            "trials": full["trials"],
+            "failed": full["failed"],
+            "calls": full["calls"].map(lambda n: f"{n:,}"),
+            "seconds": full["seconds"].map(lambda s: f"{s:.1f}"),
+            tuning.rule["by"]: [
+                number(score, 6) if math.isfinite(score) else "no step" if remark else "half or more failed"
+                for score, remark in zip(full["score"], full["remark"], strict=True)
+            ],
+            "best": full["best"],
+        }
+    )
+
+
+def markdown(tuning: Tuning) -> str:
+    notes = "".join(f"- {note}\n" for note in remarks(tuning))
+    return f"### Tuning\n\n{pipe_table(readable(tuning))}\n{notes}"
+
+
+def remarks(tuning: Tuning) -> list[str]:
+    """What a reader has to know of the rule: how much each method was given, and who was given less than it could use."""
+    rule = tuning.rule
+    given = {
+        "grid": f"Every method was given {rule['trials']} settings on each problem, each with the budget of the suite.",
+        "halving": f"Every method was given {rule['trials']} settings and at most {rule['cost'] or 0:,.10g} calls on each "
+        f"problem: few calls for all, {rule['factor']} times as many for the best one in {rule['factor']}, and so on.",
+        "tpe": f"Every method was given {rule['trials']} settings on each problem, asked of a tree-structured Parzen "
+        "estimator; what is worse than the median after a third of the budget ends there.",
+    }[rule["search"]]
+    out = [
+        f"{given} Chosen by the median of {rule['by']} at the end; a failure is infinite, and so is a trial without a step."
+    ]
+    if rule["search"] != "tpe":
+        drawn = [row["method"] for row in tuning.rows if row["grid"] > row["settings"]]
+        whole = [row["method"] for row in tuning.rows if row["grid"] < rule["trials"]]
+        out += [f"Drawn from a larger grid, with seed {rule['seed']}: {_names(drawn)}."] if drawn else []
+        out += [f"Smaller than {rule['trials']}, and so tried whole: the grid of {_names(whole)}."] if whole else []
+    out += [printable(row["remark"]) for row in tuning.rows if row["remark"]]
+    if rule["by"] == "grad_phi":
+        out.append("|grad phi| is also small where x has run away; look at phi before believing this choice.")
+    return out
+
+
+def parameters(params: Mapping[str, Any]) -> str:
+    """`lam=10, eta_x=0.1`, to six digits."""
+    return ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
+
+
+def _names(methods: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(map(printable, methods)))

@@ -1,0 +1,168 @@
+"""Figures with seaborn: convergence, profiles, tuning; each a matplotlib Figure, on request as SVG text or as two files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bilevelbench.report.analysis import ranking
+from bilevelbench.report.analysis.summary import titled
+from bilevelbench.report.figures.style import FAMILIES, INK, legend, looks, settings, svg
+from bilevelbench.results.schema import FAILED, Results
+
+#: What a curve can be drawn against.
+AXES = {
+    "cost": "oracle calls (samples)",
+    "first_order": "first-order calls (samples)",
+    "weighted": "weighted calls (samples)",
+    "seconds": "seconds",
+    "step": "steps",
+}
+
+
+def families(results: Results) -> dict[str, str]:
+    """The family of each method as labelled, from what the records of the packs say about its algorithm."""
+    known: dict[str, str] = {}
+    for record in results.records:
+        said = record.get("families")
+        known |= {str(k): str(v) for k, v in said.items()} if isinstance(said, dict) else {}
+    runs = titled(results.runs)
+    pairs = runs[["method", "algorithm"]].drop_duplicates().itertuples(index=False)
+    return {method: known[algorithm] for method, algorithm in pairs if algorithm in known}
+
+
+def convergence(results: Results, title: str, prefix: str = "", x: str = "cost", weight: float = 1.0) -> str:
+    """The figure of `convergence_figure` as an SVG text for a page; empty if no trial has a finite gradient to show."""
+    figure = convergence_figure(results, title, x, weight)
+    return svg(figure, prefix) if figure is not None else ""
+
+
+def convergence_figure(results: Results, title: str, x: str = "cost", weight: float = 1.0) -> Figure | None:
+    """|grad phi| on one problem against one of `AXES`: median over trials, band from the lowest to the highest.
+
+    `title` is the problem with its parameters. None if no trial has a finite positive gradient to show.
+    """
+    runs = titled(results.runs)
+    style = looks(list(runs["method"].unique()), families(results))
+    chosen = runs.loc[runs["title"] == title, ["trial_id", "method", "status"]]
+    curve = results.curve.merge(chosen, on="trial_id")
+    first, second = ranking.split(curve)
+    along = {"first_order": first, "weighted": first + weight * second}.get(x)
+    curve = curve.assign(_x=curve[x] if along is None else along)
+    curve = curve[np.isfinite(curve["grad_phi"]) & (curve["grad_phi"] > 0) & (curve["_x"] > 0)]
+    methods = sorted(curve["method"].unique())
+    if not methods:
+        return None
+    with settings():
+        figure, axes = _canvas(len(methods))
+        lines = []
+        for method in methods:
+            at, low, middle, high = band(curve[curve["method"] == method])
+            every = max(1, len(at) // 8)
+            (line,) = axes.plot(at, middle, linewidth=1.5, markersize=4, markevery=every, **style[method])
+            axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+            lines.append(line)
+        label = AXES[x] + (f" (1 HVP = {weight:g})" if x == "weighted" else "")
+        axes.set(xscale="log", yscale="log", xlabel=label, ylabel="|grad phi|")
+        _finish(axes, lines, methods)
+    return figure
+
+
+def profile_figure(costs: pd.DataFrame, weight: float = 1.0, known: Mapping[str, str] | None = None) -> Figure | None:
+    """Share of (problem, target, trial) solved within tau times the best cost; failures keep a line below 1."""
+    table = ranking.performance_profile(costs, weight)
+    return _shares(table, "tau", "cost over the best method's cost", known)
+
+
+def ecdf_figure(costs: pd.DataFrame, weight: float = 1.0, known: Mapping[str, str] | None = None) -> Figure | None:
+    """Share of (problem, target, trial) solved within a cost; failures keep a line below 1."""
+    return _shares(ranking.ecdf(costs, weight), "cost", "oracle calls (samples)", known)
+
+
+def sensitivity_figure(results: Results, title: str, algorithm: str) -> Figure | None:
+    """Score of every configuration of one algorithm against each parameter that varies; the line joins the best ones.
+
+    A configuration whose median trial failed is a cross at the top. None if nothing varies or nothing has a score.
+    """
+    table = ranking.sensitivity(results)
+    table = table[(table["problem"] == title) & (table["algorithm"] == algorithm)]
+    finite = table[np.isfinite(table["score"].astype(float)) & (table["score"] > 0)]
+    names = sorted(table["parameter"].unique())
+    if finite.empty:
+        return None
+    with settings():
+        figure = Figure(figsize=(3.2 * len(names) + 0.6, 3.2), layout="constrained")
+        row = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
+        for axes, name in zip(row, names, strict=True):
+            mine, good = table[table["parameter"] == name], finite[finite["parameter"] == name]
+            best = good.groupby("value")["score"].min()
+            axes.plot(good["value"], good["score"], "o", color=FAMILIES["penalty"], alpha=0.4, markersize=4)
+            axes.plot(best.index, best.to_numpy(), "-", color=FAMILIES["penalty"], linewidth=1.5)
+            lost = mine[~mine.index.isin(good.index)]
+            axes.plot(lost["value"], np.full(len(lost), 0.98), "x", color=INK, transform=axes.get_xaxis_transform())
+            axes.set(yscale="log", xscale="log" if (mine["value"] > 0).all() else "symlog")
+            axes.set_xlabel(name, parse_math=False)
+            axes.grid(alpha=0.15, linewidth=0.6)
+        row[0].set_ylabel("best |grad phi|, median of trials")
+        sns.despine(figure)
+    return figure
+
+
+def _shares(table: pd.DataFrame, x: str, label: str, known: Mapping[str, str] | None) -> Figure | None:
+    methods = sorted(table["method"].unique())
+    if not methods:
+        return None
+    style = looks(methods, known)
+    end = float(table[x].max()) * 1.05 if len(table) else 1.0
+    with settings():
+        figure, axes = _canvas(len(methods))
+        lines = []
+        for method in methods:
+            mine = table[(table["method"] == method) & (table[x] > 0)]
+            at = np.append(mine[x].to_numpy(dtype=float), max(end, 1.0))
+            share = mine["share"].to_numpy(dtype=float)
+            share = np.append(share, share[-1] if len(share) else 0.0)
+            every = max(1, len(at) // 8)
+            (line,) = axes.plot(
+                at, share, drawstyle="steps-post", linewidth=1.5, markersize=4, markevery=every, **style[method]
+            )
+            lines.append(line)
+        axes.set(xscale="log", ylim=(-0.02, 1.02), xlabel=label, ylabel="share of (problem, accuracy, trial)")
+        _finish(axes, lines, methods)
+    return figure
+
+
+def _canvas(methods: int) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(8.4, max(3.6, 0.8 + 0.19 * methods)), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _finish(axes: Axes, lines: Sequence[Any], names: Sequence[str]) -> None:
+    axes.grid(alpha=0.15, linewidth=0.6)
+    legend(axes, lines, names)
+    sns.despine(axes.figure)
+
+
+def band(curve: pd.DataFrame, y: str = "grad_phi") -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Curves of several trials on common places `_x`: the last value seen at or before each; low, median, high.
+
+    A trial that ended well, say at its target, keeps its last value; one that failed has none after its end.
+    """
+    places = np.unique(curve["_x"].to_numpy(dtype=float))
+    rows = []
+    for _, one in curve.sort_values("_x", kind="stable").groupby("trial_id"):
+        at, values = one["_x"].to_numpy(dtype=float), one[y].to_numpy()
+        place = np.searchsorted(at, places, side="right") - 1
+        last = at[-1] if one["status"].iloc[0] in FAILED else np.inf
+        seen = np.where((place >= 0) & (places <= last), values[np.clip(place, 0, None)], np.nan)
+        rows.append(seen)
+    stack = np.vstack(rows)
+    keep = ~np.isnan(stack).all(0)
+    stack = stack[:, keep]
+    return places[keep], np.nanmin(stack, 0), np.nanmedian(stack, 0), np.nanmax(stack, 0)

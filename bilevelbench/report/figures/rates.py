@@ -1,0 +1,87 @@
+"""Figures of measured rates: cost against accuracy, and exponents against their claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from bilevelbench.report.analysis.rates import Row, name_of
+from bilevelbench.report.figures import style as style_figures
+from bilevelbench.report.formats.text import printable
+
+
+def figure(title: str, rows: Sequence[Row]) -> str:
+    """The log-log plot as an SVG text."""
+    return style_figures.svg(rate_figure(title, rows))
+
+
+def rate_figure(title: str, rows: Sequence[Row], families: Mapping[str, str] | None = None) -> Figure:
+    """Log-log curves of cost against 1/eps (or kappa), each with its claimed slope dashed through its first point."""
+    drawn = [row for row in rows if row["points"]]
+    style = _looks(drawn, families)
+    with style_figures.settings():
+        canvas = Figure(figsize=(8.4, max(4.2, 0.8 + 0.19 * len(drawn))), layout="constrained")
+        axes = canvas.subplots()
+        lines, names = [], []
+        for row in drawn:
+            eps = np.array([p["eps"] for p in row["points"]])
+            cost = np.array([p["cost"] for p in row["points"]])
+            x = eps if row["over"] == "kappa" else 1 / eps
+            look = style[name_of(row)]
+            (line,) = axes.plot(x, cost, markersize=3, linewidth=1.2, **look)
+            axes.plot(x, cost[0] * (x / x[0]) ** row["claimed"], "--", color=look["color"], linewidth=0.7)
+            lines.append(line)
+            names.append(name_of(row) + (f" {row['measured']:.2f}" if row["measured"] is not None else ""))
+        over = {row["over"] for row in drawn} or {"eps"}
+        axes.set(xscale="log", yscale="log", xlabel=" or ".join(_X[o] for o in sorted(over)), ylabel="oracle calls")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_title(printable(title), parse_math=False)
+        if drawn:
+            style_figures.legend(axes, lines, names, "measured slope of calls")
+        sns.despine(canvas)
+    return canvas
+
+
+def claim_figure(title: str, rows: Sequence[Row], families: Mapping[str, str] | None = None) -> Figure:
+    """A dot with whiskers for each measured exponent of the calls, against a tick for the claim.
+
+    The hollow dot is the exponent of the count without hidden logarithms, which the verdict is about.
+    """
+    style = _looks(rows, families)
+    with style_figures.settings():
+        canvas = Figure(figsize=(7.2, 1.2 + 0.28 * max(len(rows), 1)), layout="constrained")
+        axes = canvas.subplots()
+        for place, row in enumerate(rows):
+            axes.plot([row["claimed"]] * 2, [place - 0.32, place + 0.32], color=style_figures.INK, linewidth=2)
+            look = style[name_of(row)]
+            if row["measured"] is not None:
+                axes.plot([row["low"], row["high"]], [place, place], color=look["color"], linewidth=1.5)
+                axes.plot(row["measured"], place, look["marker"], color=look["color"], markersize=6)
+            if row["log_free"] is not None:
+                hollow = {"markerfacecolor": "none", "color": look["color"], "markersize": 9}
+                axes.plot(row["log_free"], place, look["marker"], **hollow)
+        axes.set_yticks(range(len(rows)))
+        for text, row in zip(axes.set_yticklabels([name_of(row) for row in rows]), rows, strict=True):
+            text.set_parse_math(False)
+            text.set_text(name_of(row))
+        axes.set(
+            ylim=(len(rows) - 0.4, -0.6), xlabel="exponent (tick: claimed, dot: calls, hollow: without logarithms)"
+        )
+        axes.set_title(printable(title), parse_math=False)
+        axes.grid(axis="x", alpha=0.15, linewidth=0.6)
+        sns.despine(canvas)
+    return canvas
+
+
+_X = {"eps": "1/eps", "kappa": "condition number kappa"}
+
+
+def _looks(rows: Sequence[Row], families: Mapping[str, str] | None) -> dict[str, style_figures.Look]:
+    known = {name_of(row): str(row.get("family") or (families or {}).get(row["method"], "")) for row in rows}
+    return style_figures.looks(list(known), known)

@@ -1,0 +1,132 @@
+"""How figures look, and how they are written."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
+from bilevelbench.errors import StoreError
+
+#: Becomes `currentColor`: axes and words take the colour of the page, light or dark.
+INK = "#010203"
+
+#: One colour a family, from seaborn's "colorblind" palette.
+FAMILIES = {"penalty": "#0173b2", "implicit": "#de8f05", "unrolled": "#029e73", "zeroth-order": "#949494"}
+OTHER = "#cc78bc"
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LINES, _MARKERS = ("-", "--", ":", "-."), "osD^vPX<>"
+
+Look = dict[str, Any]
+
+
+def looks(methods: Sequence[str], families: Mapping[str, str] | None = None) -> dict[str, Look]:
+    """Colour, line and marker by method, so that it looks the same in every figure of a page.
+
+    A family has one colour, and lines and markers tell its methods apart. Where no family is known, colours do too.
+    """
+    names = sorted(methods)
+    if not any((families or {}).get(name) in FAMILIES for name in names):
+        colours = [c for c in sns.color_palette("colorblind").as_hex() if c != "#fbafe4"]  # pale pink is lost on paper
+        styles = list(product(_LINES, colours))
+        return {
+            name: _look(styles[n % len(styles)][1], styles[n % len(styles)][0], _MARKERS[n % len(_MARKERS)])
+            for n, name in enumerate(names)
+        }
+    out, seen = {}, dict.fromkeys((*FAMILIES.values(), OTHER), 0)
+    for name in names:
+        colour = FAMILIES.get((families or {}).get(name, ""), OTHER)
+        n = seen[colour]
+        seen[colour] += 1
+        out[name] = _look(colour, _LINES[n % len(_LINES)], _MARKERS[n % len(_MARKERS)])  # 4 and 9: 36 pairs
+    return out
+
+
+def svg(figure: Figure, prefix: str = "") -> str:
+    """For a page: in its colours, with ids of its own, without the XML head."""
+
+    def mend(tag: re.Match[str]) -> str:  # only inside of tags: a method's name stays as it is
+        return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", tag[0].replace(INK, "currentColor"))
+
+    text = _svg(figure, transparent=True)
+    return re.sub(r"<[^<>]+>", mend, text[text.index("<svg") :])
+
+
+def svg_file(figure: Figure) -> str:
+    """For a file of its own: on white."""
+    return _svg(figure, facecolor="white")
+
+
+def _write(figure: Figure, file: Any, **options: Any) -> None:
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if axis.get_scale() == "log":
+            axis.set_major_formatter(_Powers())
+            axis.set_minor_formatter(_Powers(labelOnlyBase=False))
+    with settings():
+        figure.savefig(file, **options)
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write `stem`.svg and `stem`.png."""
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
+    picture = io.BytesIO()
+    _write(figure, picture, format="png", dpi=160, facecolor="white")
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        paths[0].write_text(svg_file(figure), encoding="utf-8")
+        paths[1].write_bytes(picture.getvalue())
+    except OSError as error:
+        raise StoreError(f"cannot write the figure {stem}: {error.strerror}; choose another folder with -o") from None
+    return paths
+
+
+def legend(axes: Axes, lines: Sequence[Any], names: Sequence[str], title: str = "") -> None:
+    """At the right of the axes, by name; a dollar or underscore in a name is itself."""
+    numbers = [str(n) for n in range(len(lines))]  # a name with a leading underscore would be left out
+    place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "title": title or None}
+    box = axes.legend(lines, numbers, frameon=False, fontsize=8, **place)
+    for text, name in zip(box.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(name if len(name) <= 40 else name[:39] + "…")
+
+
+def _look(colour: str, line: str, marker: str) -> Look:
+    return {"color": colour, "linestyle": line, "marker": marker}
+
+
+class _Powers(LogFormatter):
+    """10⁻³ as plain text: matplotlib's own way sets it as a formula, which takes half of the time of a figure."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        if not super().__call__(x, pos):  # it decides which ticks have a label
+            return ""
+        digit, _, power = f"{x:.0e}".partition("e")
+        return ("" if digit == "1" else f"{digit}·") + "10" + str(int(power)).translate(_RAISED)
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color")
+    fonts: Any = {"svg.hashsalt": "bilevelbench", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9}
+    with warnings.catch_warnings(), matplotlib.rc_context(fonts | dict.fromkeys(inked, INK)):
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the browser has more fonts
+        yield
+
+
+def _svg(figure: Figure, **options: Any) -> str:
+    text = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    _write(figure, text, format="svg", metadata=nothing, **options)
+    return text.getvalue()

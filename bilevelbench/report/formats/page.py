@@ -1,0 +1,156 @@
+"""The page: one HTML file with everything inside, for a browser without network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from bilevelbench.errors import StoreError
+from bilevelbench.report.analysis.failures import failures
+from bilevelbench.report.analysis.ranking import costs, is_single, ranking
+from bilevelbench.report.analysis.rates import RateTable, notes
+from bilevelbench.report.analysis.rates import readable as readable_rates
+from bilevelbench.report.analysis.summary import (
+    ACCURACIES,
+    RANKING,
+    certificates,
+    exact_cell,
+    readable,
+    readable_board,
+    reading,
+    require,
+    summary,
+)
+from bilevelbench.report.analysis.tuning import Tuning, remarks
+from bilevelbench.report.analysis.tuning import readable as readable_tuning
+from bilevelbench.report.analysis.verdicts import Outcome
+from bilevelbench.report.figures.curves import convergence, families, profile_figure
+from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
+from bilevelbench.report.figures.rates import claim_figure, rate_figure
+from bilevelbench.report.figures.style import svg
+from bilevelbench.report.figures.tuning import sensitivity_figure
+from bilevelbench.report.formats.text import WORDS, printable
+from bilevelbench.results import reached
+from bilevelbench.results.schema import STATUSES, Results
+
+#: So many rows of failures are on the page; the rest is counted.
+_FAILURES = 200
+
+
+def write_page(
+    results: Results,
+    path: Path,
+    command: str = "",
+    rates: Sequence[RateTable] = (),
+    weight: float = 1.0,
+    experiments: Sequence[Outcome] = (),
+    tuning: Tuning | None = None,
+) -> Path:
+    """Tables and figures of these results; everything that a plugin or a result says is escaped."""
+    environment = Environment(loader=PackageLoader("bilevelbench.report"), autoescape=True, trim_blocks=True)
+    require(results)
+    titles: list[str] = []
+    table = pd.DataFrame({"method": []})
+    if not ((rates or tuning) and results.runs.empty):
+        table = summary(results)
+        titles = list(dict.fromkeys(table["problem"]))
+    lost = failures(results.runs)
+    html = environment.get_template("page.html").render(
+        trials=len(results.runs),
+        methods=table["method"].nunique(),
+        board=_board(results, weight) if table["method"].nunique() > 1 else None,
+        experiments=[_experiment(one, n) for n, one in enumerate(experiments)],
+        caption=CAPTION,
+        tuning=_tuning(tuning) if tuning is not None else None,
+        rates=[_rates(one, n, results) for n, one in enumerate(rates)],
+        problems=[_section(results, table, title, n) for n, title in enumerate(titles)],
+        words=WORDS,
+        failures=lost.head(_FAILURES).to_dict("records"),
+        hidden=len(lost) - _FAILURES,
+        failed=int(reached.failed(results.runs).sum()),
+        reading=reading(table) if titles else "",
+        certificates=certificates(results.runs) if titles else "",
+        unreadable=results.problems,
+        meanings=STATUSES,
+        command=printable(command),
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+    try:
+        path.write_bytes(html.encode("utf-8", "replace"))
+    except OSError as error:
+        raise StoreError(f"cannot write the page {path}: {error.strerror}; choose another file with -o") from None
+    return path
+
+
+def _board(results: Results, weight: float) -> dict[str, Any]:
+    people = readable_board(ranking(results, ACCURACIES, weight))
+    table = costs(results, ACCURACIES)
+    figure = profile_figure(table, weight, known=families(results))
+    return {
+        "title": RANKING,
+        "is_single": is_single(table),
+        "weight": f"{weight:g}",
+        "columns": list(people.columns),
+        "rows": people.to_numpy().tolist(),
+        "figure": Markup(svg(figure, "b-")) if figure is not None else "",
+    }
+
+
+def _experiment(one: Outcome, n: int) -> dict[str, Any]:
+    return {
+        "title": printable(one.figure.title),
+        "claim": printable(one.figure.claim),
+        "verdicts": one.verdicts,
+        "tuning": one.tuning,
+        "figure": Markup(svg(experiment_figure(one), f"e{n}-")),
+    }
+
+
+def _tuning(tuning: Tuning) -> dict[str, Any]:
+    people = readable_tuning(tuning)
+    drawn = [(problem, sensitivity_figure(tuning, problem)) for problem in tuning.problems]
+    return {
+        "columns": list(people.columns),
+        "rows": people.to_numpy().tolist(),
+        "notes": remarks(tuning),
+        "figures": [
+            (printable(problem), Markup(svg(figure, f"t{n}-")))
+            for n, (problem, figure) in enumerate(drawn)
+            if figure is not None
+        ],
+    }
+
+
+def _rates(table: RateTable, n: int, results: Results) -> dict[str, Any]:
+    people, known = readable_rates(table.rows), families(results)
+    return {
+        "title": printable(table.title),
+        "columns": list(people.columns),
+        "rows": people.to_numpy().tolist(),
+        "notes": [printable(note) for note in notes(table.rows)],
+        "claims": Markup(svg(claim_figure(table.title, table.rows, known), f"c{n}-")),
+        "plot": Markup(svg(rate_figure(table.title, table.rows, known), f"r{n}-")),
+    }
+
+
+def _section(results: Results, table: pd.DataFrame, title: str, n: int) -> dict[str, Any]:
+    exact = table[table["problem"] == title]
+    people = readable(exact, spread=True).drop(columns="problem")
+    cells = [
+        [(column, value, exact_cell(exact.iloc[i], column)) for column, value in zip(people.columns, row, strict=True)]
+        for i, row in enumerate(people.itertuples(index=False))
+    ]
+    svg = convergence(results, title, prefix=f"f{n}-")
+    return {
+        "name": title,
+        "id": f"problem-{n}",
+        "columns": list(people.columns),
+        "rows": cells,
+        "figure": Markup(svg),  # our own SVG: its texts are escaped by matplotlib
+    }

@@ -1,0 +1,58 @@
+"""What counts as reached: the one rule of it, for the runner, the progress display, every table, rank and page.
+
+- A trial that ended `diverged`, `error` or `invalid` has reached nothing, whatever its curve went through.
+- A point counts where phi is not above the trial's first, up to rounding: a small gradient uphill is no progress.
+- An accuracy is met where |grad phi| plus the bound of its error is at most that. Without a bound (NaN) it never is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bilevelbench.results.schema import FAILED, Results
+
+#: phi may lie above its start by this share of max(1, |phi|): float32 has seven digits, and a start may be a solution.
+SLACK = 1e-6
+
+#: Certificates of trials in which no accuracy can be certified; where a trial has none, nobody knows.
+UNCERTIFIED = ("not certified", "none", "residual")  # the last is what results of schema 1 say
+
+
+def not_above(phi: Any, start: Any) -> Any:
+    """Whether phi is not above its start, number by number; NaN is not."""
+    return phi <= start + SLACK * np.maximum(1.0, np.abs(start))
+
+
+def failed(runs: pd.DataFrame) -> pd.Series[bool]:
+    """Which trials failed."""
+    return runs["status"].isin(FAILED)
+
+
+def counts(results: Results) -> pd.Series[bool]:
+    """Which rows of the curve count."""
+    curve = results.curve
+    first = curve.sort_values("step", kind="stable").drop_duplicates("trial_id").set_index("trial_id")["phi"]
+    lost = results.runs.loc[failed(results.runs), "trial_id"]
+    downhill: pd.Series[bool] = not_above(curve["phi"], curve["trial_id"].map(first).astype(float))
+    return downhill & ~curve["trial_id"].isin(lost)
+
+
+def first_met(results: Results, eps: float) -> pd.DataFrame:
+    """By trial the first row of the curve that certifies |grad phi| <= eps; absent: never."""
+    rows = results.curve[counts(results)]
+    met = rows[rows["grad_phi"] + rows["grad_phi_error"] <= eps]
+    return met.sort_values("cost", kind="stable").drop_duplicates("trial_id").set_index("trial_id")
+
+
+def best(results: Results) -> pd.Series[float]:
+    """The smallest |grad phi| by trial, certified or not; infinite where nothing counts."""
+    smallest = results.curve[counts(results)].groupby("trial_id")["grad_phi"].min()
+    return smallest.reindex(results.runs["trial_id"]).fillna(np.inf)
+
+
+def uncertified(runs: pd.DataFrame) -> pd.Series[bool]:
+    """Trials that did not fail and could not have certified any accuracy."""
+    return runs["certificate"].isin(UNCERTIFIED) & ~failed(runs)

@@ -1,0 +1,1 @@
+"""Experiments that plan their next trials by what they have seen."""

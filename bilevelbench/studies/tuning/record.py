@@ -1,0 +1,145 @@
+"""What tuning leaves behind: `tuning.json` for the report, and `best.toml`, a suite to run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite
+from bilevelbench.results.files import replace_file
+from bilevelbench.results.schema import Results
+from bilevelbench.studies.tuning.study import Job, Target
+
+TUNING, BEST = "tuning.json", "best.toml"
+
+
+def tuning_record(suite: Suite, jobs: Sequence[Job], results: Results) -> dict[str, Any]:
+    """The rule, and for each method and problem what was tried, what it cost, and what won."""
+    rule, rows = suite.tune.model_dump(mode="json"), [_row(job, results) for job in jobs]
+    return {
+        "title": suite.title,
+        "summary": _summary(rule, rows),
+        "rule": rule,
+        "seeds": list(suite.seed_list),
+        "rows": rows,
+    }
+
+
+def _row(job: Job, results: Results) -> dict[str, Any]:
+    assert job.best is not None
+    runs = results.runs[results.runs["trial_id"].isin(job.trials)]
+    lanes = np.maximum(runs["pack_lanes"].to_numpy(dtype=float), 1.0)
+    return {
+        "method": job.method.label,
+        "algorithm": str(runs["algorithm"].iloc[0]),
+        "family": job.method.family,
+        "problem": str(job.target.problem),
+        "data_seeds": list(job.target.data_seeds),
+        "space": {d.name: {"fields": list(d.fields), "values": list(d.values)} for d in job.method.dimensions},
+        "grid": job.method.size,
+        "settings": job.settings,
+        "trials": len(job.trials),
+        "failed": sum(one.failed for one in job.tried),
+        "cost": float(runs["cost"].sum()),
+        "calls": int(runs[["first_order", "second_order", "value"]].to_numpy().sum()),
+        "seconds": float((runs["seconds"].to_numpy(dtype=float) / lanes).sum()),
+        "best": job.method.params(job.best.choice),
+        "score": _finite(job.best.score),
+        "remark": job.remark,
+        "tried": [
+            {"choice": one.choice, "budget": one.budget.model_dump(exclude_none=True), "score": _finite(one.score)}
+            for one in job.tried
+        ],
+    }
+
+
+def best_suite(suite: Suite, jobs: Sequence[Job], record: dict[str, Any]) -> Suite:
+    """The best parameters, each for its problem, on seeds and data that the search has not seen."""
+    first = max(suite.seed_list) + 1
+    return Suite(
+        title=f"{suite.title or 'best'}, tuned",
+        description=record["summary"],
+        algorithm=tuple(_entry(job) for job in jobs),
+        problem=tuple(_problem(target) for target in dict.fromkeys(job.target for job in jobs)),
+        seeds=tuple(range(first, first + len(suite.seed_list))),
+        budget=suite.budget,
+        targets=suite.targets,
+        schedule=suite.schedule,
+        dtype=suite.dtype,
+        tuned=suite.tune.by,
+        figure=suite.figure,
+    )
+
+
+def _summary(rule: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """How the parameters were found and what that cost, in sentences."""
+    spent = []
+    for method, group in itertools.groupby(sorted(rows, key=lambda r: r["method"]), lambda r: r["method"]):
+        mine = list(group)
+        settings, trials, calls = (sum(row[key] for row in mine) for key in ("settings", "trials", "calls"))
+        seconds = sum(row["seconds"] for row in mine)
+        spent.append(f"{method}: {settings} settings, {trials} trials, {calls:,} calls, {seconds:.1f} s")
+    limit = f" and at most {rule['cost']:,.10g} calls" if rule["cost"] is not None else ""
+    return (
+        f"Parameters found by {rule['search']} search: at most {rule['trials']} settings{limit} for each method and problem, "
+        f"chosen by the median of {rule['by']}. Spent on it: {'; '.join(spent)}."
+    )
+
+
+def _entry(job: Job) -> AlgorithmEntry:
+    assert job.best is not None
+    params = {name: [value] for name, value in job.method.params(job.best.choice).items() if value is not None}
+    return AlgorithmEntry(
+        name=job.method.name, label=job.method.label, params=params, problems=(str(job.target.problem),)
+    )
+
+
+def _problem(target: Target) -> ProblemEntry:
+    params: dict[str, Any] = {name: [value] for name, value in target.problem.params.items()}
+    return ProblemEntry(
+        name=target.problem.name,
+        params={**params, "data_seed": list(target.report_on)},
+        budget=target.entry.budget,
+        targets=target.entry.targets,
+    )
+
+
+def write_tuning(folder: Path, record: dict[str, Any], best: Suite) -> None:
+    texts = {TUNING: json.dumps(record, indent=1, allow_nan=False) + "\n", BEST: suite_toml(best)}
+    for name, text in texts.items():
+        replace_file(folder / name, text.encode())
+
+
+def suite_toml(suite: Suite) -> str:
+    """A suite as a file that reads as the same suite."""
+    given = suite.model_dump(mode="json", exclude_defaults=True)
+    tables = {name: given.pop(name) for name in ("algorithm", "problem") if isinstance(given.get(name), list)}
+    lines = [f"{name} = {_toml(value)}" for name, value in given.items()]
+    for name, rows in tables.items():
+        for row in rows:
+            lines += ["", f"[[{name}]]", *(f"{key} = {_toml(value)}" for key, value in row.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in _set(value)) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _set(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """TOML has no null: what is None is left out."""
+    return ((key, value) for key, value in table.items() if value is not None)
+
+
+def _finite(score: float) -> float | None:
+    """JSON has no infinity; None is a failure."""
+    return score if math.isfinite(score) else None

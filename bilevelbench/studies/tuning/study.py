@@ -1,0 +1,210 @@
+"""Tune every method on every problem: the searches go side by side, and each round of all of them is run at once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import Registry
+from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.plan.suite import ProblemEntry, Suite
+from bilevelbench.plan.trial import Budget, Spec, Trial
+from bilevelbench.plan.trials import make_trial
+from bilevelbench.plan.tuning import Tune
+from bilevelbench.report.analysis.ranking import median
+from bilevelbench.results import reached
+from bilevelbench.results.schema import CURVE, Results
+from bilevelbench.studies.tuning import search
+from bilevelbench.studies.tuning.search import Ask, Best, Search, Seen
+from bilevelbench.studies.tuning.space import Choice, Method, method_of
+from bilevelbench.studies.tuning.tpe import tpe
+
+#: Runs trials that are not stored yet and returns everything that is.
+Run = Callable[[Sequence[Trial]], Results]
+
+
+@dataclass(frozen=True, eq=False)  # a spec is not hashable
+class Target:
+    """A problem to tune on: without its data, with each data set, the data to report on, the entry of the suite."""
+
+    problem: Spec
+    data: tuple[Spec, ...]
+    data_seeds: tuple[int, ...]
+    report_on: tuple[int, ...]
+    entry: ProblemEntry
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting with a budget, and what came of it."""
+
+    choice: Choice
+    budget: Budget
+    score: float
+    failed: int
+
+
+@dataclass(eq=False)  # two jobs are never the same one
+class Job:
+    """One method on one problem: its search, what it has asked for, and what was seen so far."""
+
+    method: Method
+    target: Target
+    settings: int
+    search: Search
+    tried: list[Tried] = field(default_factory=list)
+    trials: dict[str, Trial] = field(default_factory=dict)
+    steps: int = 0  # the most that any of its trials made
+    best: Best | None = None
+
+    def __post_init__(self) -> None:
+        self.asked = next(self.search)
+
+    def answer(self, rows: Sequence[Sequence[Trial]], seen: list[Seen]) -> None:
+        """The trials of each setting that was asked for, and what was seen of it."""
+        for ask, row, one in zip(self.asked, rows, seen, strict=True):
+            self.tried.append(Tried(ask.choice, ask.budget, one.score, one.failed))
+            self.trials |= {trial.id: trial for trial in row}
+        try:
+            self.asked = self.search.send(seen)
+        except StopIteration as end:
+            self.best = end.value
+
+    @property
+    def remark(self) -> str:
+        """What its row has to say."""
+        if self.steps:
+            return ""
+        most = max(one.budget.cost or math.inf for one in self.tried)
+        limit = "its budget" if math.isinf(most) else f"{most:,.10g} calls"
+        return (
+            f"No setting of {self.method.label} made a single step on {self.target.problem} within {limit}; give it more of "
+            "them, or try fewer settings."
+        )
+
+
+def run_tuning(suite: Suite, plugins: Registry, run: Run) -> tuple[list[Job], Results]:
+    """Every job with its best choice, and all trials that are stored."""
+    targets = _targets(suite, plugins)
+    by = suite.tune.by
+    if not suite.schedule.phi and by in ("phi", "grad_phi"):
+        _need_phi(by, targets, plugins)
+    jobs = _jobs(suite, plugins, targets)
+    while going := [job for job in jobs if job.best is None]:
+        rounds = {job: [_trials(job, ask, suite, plugins) for ask in job.asked] for job in going}
+        results = run([trial for rows in rounds.values() for row in rows for trial in row])
+        table = _ends(results, by)
+        for job, rows in rounds.items():
+            _check(job, rows, results, by)
+            job.steps = max(job.steps, int(table.loc[[t.id for row in rows for t in row], "steps"].max()))
+            job.answer(rows, [_seen(row, table) for row in rows])
+    return jobs, results
+
+
+def _targets(suite: Suite, plugins: Registry) -> list[Target]:
+    grouped: dict[str, list[tuple[Spec, ProblemEntry]]] = {}
+    for spec, entry in suite.problems(plugins):
+        grouped.setdefault(str(spec.variant), []).append((spec, entry))
+    return [_target(pairs, suite.tune.fresh_data, plugins) for pairs in grouped.values()]
+
+
+def _target(pairs: Sequence[tuple[Spec, ProblemEntry]], fresh: bool, plugins: Registry) -> Target:
+    first, entry = pairs[0]
+    cls = plugins.problem(first.key).value
+    used = tuple(spec.params.get("data_seed", cls.model_fields["data_seed"].default) for spec, _ in pairs)
+    report_on = used
+    if fresh:
+        report_on = tuple(itertools.islice((seed for seed in cls.data_sets if seed not in used), len(used)))
+        if len(report_on) < len(used):
+            raise InvalidInput(
+                f"{first.name} has {len(cls.data_sets)} data sets, too few to tune on {len(used)} and report on others; tune "
+                "on fewer, or set fresh_data = false"
+            )
+    return Target(first.variant, tuple(spec for spec, _ in pairs), used, report_on, entry)
+
+
+def _jobs(suite: Suite, plugins: Registry, targets: Sequence[Target]) -> list[Job]:
+    plan = suite.tune
+    jobs: list[Job] = []
+    for entry in suite.algorithms(plugins):
+        method = method_of(entry, plugins, plan.grid)
+        for target in targets:
+            if not entry.runs_on(target.problem):
+                continue
+            if any(job.method.label == method.label and job.target is target for job in jobs):
+                raise InvalidInput(f"two methods are called {method.label!r}; tell them apart with `label`")
+            budget = target.entry.budget or suite.budget
+            repeats = len(target.data) * len(suite.seed_list)
+            jobs.append(_job(plan, method, target, budget, repeats))
+    if not jobs:
+        raise InvalidInput("there is nothing to tune: no method meets any problem; name others with -a and -p")
+    return jobs
+
+
+def _job(plan: Tune, method: Method, target: Target, budget: Budget, repeats: int) -> Job:
+    if plan.search == "tpe":
+        return Job(method, target, plan.trials, tpe(method.dimensions, plan.trials, budget, plan.seed))
+    settings = method.settings(plan.trials, plan.seed)
+    if plan.search == "grid":
+        return Job(method, target, len(settings), search.grid(settings, budget))
+    assert plan.cost is not None  # the settings say so
+    return Job(method, target, len(settings), search.halving(settings, budget, plan.cost / repeats, plan.factor))
+
+
+def _trials(job: Job, ask: Ask, suite: Suite, plugins: Registry) -> list[Trial]:
+    """One for each data set and seed. Without targets: a trial that ends early is not seen at the end of its budget."""
+    spec = Spec(name=job.method.name, params=job.method.params(ask.choice))
+    label = str(Spec(name=job.method.label.partition("[")[0], params=spec.params))
+    return [
+        make_trial(
+            plugins, spec, data, seed=seed, budget=ask.budget, schedule=suite.schedule, dtype=suite.dtype, label=label
+        )
+        for data in job.target.data
+        for seed in suite.seed_list
+    ]  # fmt: skip
+
+
+def _ends(results: Results, by: str) -> pd.DataFrame:
+    """By trial: its score at its last evaluation, infinite if it failed, has none or made no step; and its steps."""
+    last = results.curve.drop_duplicates("trial_id", keep="last").set_index("trial_id")
+    runs = results.runs.set_index("trial_id")
+    value = last[by] if by in last else pd.Series(np.nan, index=last.index)
+    score = value.reindex(runs.index)
+    good = np.isfinite(score) & ~reached.failed(runs) & (runs["steps"] > 0)
+    return pd.DataFrame({"score": score.where(good, np.inf), "scored": good, "steps": runs["steps"]})
+
+
+def _check(job: Job, rows: Sequence[Sequence[Trial]], results: Results, by: str) -> None:
+    """A mistake that only shows in the results; they are kept, so the mended command does not run them again."""
+    curve = results.curve[results.curve["trial_id"].isin([trial.id for row in rows for trial in row])]
+    seen = [
+        c for c in curve.columns if (c in ("phi", "grad_phi", "g_y") or c not in CURVE) and np.isfinite(curve[c]).any()
+    ]
+    if len(curve) and by not in seen:  # not even where a trial starts
+        known = [c for c in seen if not c.startswith("test_")]
+        raise InvalidInput(f"trials on {job.target.problem} have no {by!r} to select by{suggestion(by, known)}")
+
+
+def _seen(row: Sequence[Trial], table: pd.DataFrame) -> Seen:
+    part = table.loc[[trial.id for trial in row]]
+    return Seen(float(median(part["score"].to_numpy())), failed=int((~part["scored"]).sum()))
+
+
+def _need_phi(by: str, targets: Sequence[Target], plugins: Registry) -> None:
+    """Without the lower level's solution phi is known only where it has a closed form; building says which metrics are."""
+    for target in targets:
+        problem: Any = make(plugins.problem(target.problem.key), target.problem.params)
+        instance = problem.build()
+        if instance.reference is None:
+            there = ", ".join(name for name in instance.metrics if not name.startswith("test_")) or "none"
+            raise InvalidInput(
+                f"by = {by!r} needs phi on {target.problem}, and schedule.phi = false leaves it out; select by one of the "
+                f"problem's own metrics ({there}), or leave schedule.phi true"
+            )

@@ -1,0 +1,154 @@
+"""`bilevelbench new`: what it writes runs, passes the kit and can be packaged; what it must not do it does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from bilevelbench import InvalidInput, api
+from bilevelbench.cli.new import KINDS, new_plugin, next_steps
+from bilevelbench.discovery.registry import registry
+from bilevelbench.errors import UnknownName
+from bilevelbench.testing import run_checks
+
+
+def loaded(kind, path):
+    return (registry().algorithm if kind == "algorithm" else registry().problem)(str(path)).value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loose_file_passes_every_check(kind, tmp_path):
+    path = new_plugin(kind, "my_first", file=True, folder=tmp_path)
+    assert path == tmp_path / "my_first.py"
+    cls = loaded(kind, path)
+    assert (cls.name, cls.__name__) == ("my_first", "MyFirst")
+    found = list(run_checks(cls))
+    assert not [(o.check, o.message) for o in found if o.status == "failed"]
+    assert sum(o.status == "passed" for o in found) >= 15
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loose_file_solves_something(kind, tmp_path):
+    path = str(new_plugin(kind, "my_first", file=True, folder=tmp_path))
+    chosen = (path, "quadratic") if kind == "algorithm" else ("f2ba", path)
+    row = api.run(*chosen, steps=2000, targets=[1e-2]).runs.iloc[0]
+    assert row.status == "target", row.message
+
+
+def test_the_command_runs_a_loose_file(tmp_path):
+    path = new_plugin("algorithm", "my_first", file=True, folder=tmp_path)
+    command = [sys.executable, "-m", "bilevelbench", "run", "-a", str(path), "-p", "quadratic", "--steps", "20"]
+    done = subprocess.run(
+        [*command, "--jobs", "0", "-o", "out"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "my_first" in done.stdout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_distribution(kind, tmp_path):
+    """The files are there, pyproject names the entry point, and the plugin's own test passes from its own folder."""
+    root = new_plugin(kind, "my_first", folder=tmp_path)
+    assert root == tmp_path / "bilevelbench-my-first"
+    written = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+    assert written == [
+        ".github/workflows/ci.yml",
+        ".gitignore",
+        "README.md",
+        "bilevelbench_my_first/__init__.py",
+        "bilevelbench_my_first/my_first.py",
+        "pyproject.toml",
+        "tests/test_my_first.py",
+    ]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "bilevelbench-my-first"
+    assert project["project"]["entry-points"]["bilevelbench"] == {"my_first": "bilevelbench_my_first"}
+    assert project["tool"]["setuptools"]["packages"] == ["bilevelbench_my_first"]
+    for path in root.rglob("*"):
+        if path.is_file():
+            text = path.read_text()
+            assert not [word for word in ("plugin_name", "PluginName", "plugin-name") if word in text], path
+    workflow = (root / ".github/workflows/ci.yml").read_text()
+    for command in ("pytest", "bilevelbench check my_first", "bilevelbench run", "--format html"):
+        assert command in workflow
+    offers = f"import bilevelbench_my_first as p; print([c.name for c in p.bilevelbench_{kind}s()])"
+    env = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    options = {"cwd": root, "env": env, "capture_output": True, "text": True, "timeout": 300}
+    assert subprocess.run([sys.executable, "-c", offers], **options).stdout.strip() == "['my_first']"
+    tested = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], **options)
+    assert tested.returncode == 0, tested.stdout
+    assert "failed" not in tested.stdout
+    assert "passed" in tested.stdout
+
+
+def test_a_name_that_holds_the_templates_words(tmp_path):
+    path = new_plugin("algorithm", "my_plugin_name", folder=tmp_path)
+    text = (path / "bilevelbench_my_plugin_name" / "__init__.py").read_text()
+    assert "from bilevelbench_my_plugin_name.my_plugin_name import MyPluginName" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        (
+            "algorithm",
+            "my-method",
+            "'my-method' is no name for a Python file: lower-case letters, digits and _; try 'my_method'",
+        ),
+        ("algorithm", "2fast", "try 'm_2fast'"),
+        ("algorithm", "Fancy", "try 'fancy'"),
+        ("algorithm", "../up", "try 'up'"),
+        ("algorithm", "", "try 'mine'"),
+        ("algorithm", "class", "try 'my_class'"),
+        ("algorithm", "<b>", "try 'b'"),
+        ("algorithm", "random", "a file called random.py would hide the Python module 'random'; try 'my_random'"),
+        ("algorithm", "f2ba", "there is a method 'f2ba' already, of plugin 'bilevelbench'; try 'my_f2ba'"),
+        (
+            "problem",
+            "quadratic",
+            "there is a problem 'quadratic' already, of plugin 'bilevelbench'; try 'my_quadratic'",
+        ),
+        ("algorithm", "oracle", "a class Oracle would hide one that the file imports; try 'my_oracle'"),
+        ("algorithm", "methods", "there is a package bilevelbench_methods already; try 'my_methods'"),
+    ],
+)
+@pytest.mark.parametrize("file", [True, False])
+def test_names_that_are_refused(kind, name, words, file, tmp_path):
+    with pytest.raises(InvalidInput) as caught:
+        new_plugin(kind, name, file=file, folder=tmp_path)
+    assert words in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_kind_that_there_is_not(tmp_path):
+    with pytest.raises(UnknownName, match="unknown kind of plugin 'algoritm'; did you mean 'algorithm'"):
+        new_plugin("algoritm", "mine", folder=tmp_path)
+
+
+@pytest.mark.parametrize("file", [True, False])
+def test_nothing_is_overwritten(file, tmp_path):
+    path = new_plugin("algorithm", "my_first", file=file, folder=tmp_path)
+    kept = path if file else path / "README.md"
+    kept.write_text("mine")
+    with pytest.raises(InvalidInput, match="exists already and is left as it is"):
+        new_plugin("algorithm", "my_first", file=file, folder=tmp_path)
+    assert kept.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(InvalidInput, match=r"cannot write .*; choose another place with -o"):
+        new_plugin("algorithm", "my_first", folder=tmp_path / "taken")
+
+
+def test_next_steps_can_be_typed(tmp_path):
+    file = new_plugin("problem", "my_first", file=True, folder=tmp_path)
+    assert f"bilevelbench run -p {file} -a f2ba --steps 100 -o out" in next_steps("problem", "my_first", file)
+    folder = new_plugin("algorithm", "my_first", folder=tmp_path)
+    told = next_steps("algorithm", "my_first", folder)
+    assert f"pip install -e {folder}" in told
+    assert "bilevelbench run -a my_first -p quadratic --steps 100 -o out" in told

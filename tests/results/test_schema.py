@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bilevelbench.errors import InvalidInput, StoreError
+from bilevelbench.results import schema
+from bilevelbench.results.schema import (
+    CURVE,
+    RUNS,
+    SCHEMA_VERSION,
+    STATUSES,
+    curve_frame,
+    curve_table,
+    runs_frame,
+    runs_table,
+)
+
+
+def row(**values):
+    return {"trial_id": "t1", "algorithm": "f2ba", "problem": "quadratic", "seed": 3, "status": "target", **values}
+
+
+def test_runs_have_their_columns_in_order_with_types():
+    frame = runs_frame([row(steps=7.0, phi=1, cost=2.0**60, message=None)])
+    assert list(frame.columns) == list(RUNS)
+    assert frame["steps"].dtype == np.int64
+    assert frame["cost"].dtype == frame["phi"].dtype == np.float64
+    assert frame.loc[0, "steps"] == 7
+    assert frame.loc[0, "message"] == ""
+    assert frame.loc[0, "schema_version"] == SCHEMA_VERSION
+    assert np.isnan(frame.loc[0, "grad_phi"])
+
+
+def test_curve_takes_further_columns_in_alphabetical_order():
+    frame = curve_frame([{"trial_id": "t", "step": 0, "restarts": 1}, {"trial_id": "t", "step": 4.0, "accuracy": None}])
+    assert list(frame.columns) == [*CURVE, "accuracy", "restarts"]
+    assert frame["step"].tolist() == [0, 4]
+    assert frame["restarts"].dtype == np.float64
+    assert frame["accuracy"].isna().all()
+
+
+def test_empty_tables_have_the_types_of_full_ones():
+    assert (runs_frame([]).dtypes == runs_frame([row()]).dtypes).all()
+    assert (curve_frame([]).dtypes == curve_frame([{"trial_id": "t", "step": 0}]).dtypes).all()
+
+
+def test_tables_keep_infinities_and_large_seeds():
+    frame = runs_frame([row(seed=2**63 - 1, phi=float("inf"), last_phi=-np.inf)])
+    back = runs_table(frame).to_pandas()
+    assert back.equals(frame)
+    assert back.loc[0, "seed"] == 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("values", "culprit"),
+    [
+        ({"grad_phy": 1.0}, "did you mean 'grad_phi'"),
+        ({"status": "budgt"}, "did you mean 'budget'"),
+        ({"steps": 1.5}, "runs.steps` is 1.5"),
+        ({"steps": float("nan")}, "runs.steps` is nan"),
+        ({"steps": float("inf")}, "runs.steps` is inf"),
+        ({"seed": 2**63}, "at most 64 bits"),
+        ({"phi": "small"}, "runs.phi` is 'small'"),
+        ({"algorithm_params": {"a": 1}}, "JSON text"),
+        ({"trial_id": ""}, "has no 'trial_id'"),
+        ({"seed": None}, "has no 'seed'"),
+    ],
+)
+def test_wrong_rows_are_named(values, culprit):
+    with pytest.raises(InvalidInput, match=culprit):
+        runs_frame([row(**values)])
+
+
+def test_a_message_with_undecodable_characters_is_kept_as_text():
+    assert runs_frame([row(message="no file 'a\udc80'")]).loc[0, "message"] == "no file 'a?'"
+
+
+def test_frames_of_other_columns_or_types_are_refused():
+    with pytest.raises(InvalidInput, match="'phi' is missing or unknown"):
+        runs_table(runs_frame([row()]).drop(columns="phi"))
+    with pytest.raises(InvalidInput, match="wrong type"):
+        curve_table(curve_frame([{"trial_id": "t", "step": 0}]).assign(phi="low"))
+
+
+def test_every_status_has_a_meaning():
+    assert set(STATUSES) == {"target", "budget", "timeout", "diverged", "error", "invalid", "stopped"}
+    assert all(STATUSES.values())
+
+
+def test_newer_schema_is_refused():
+    with pytest.raises(StoreError, match=r"written by a newer bilevelbench \(schema 7, this one knows 1\); upgrade"):
+        schema.upgrade(runs_frame([]), curve_frame([]), 7)
+
+
+def test_older_schema_goes_through_every_upgrade(monkeypatch):
+    def to_2(runs, curve):
+        return runs.assign(message="two"), curve
+
+    def to_3(runs, curve):
+        return runs.assign(message=runs["message"] + ", three"), curve
+
+    monkeypatch.setattr(schema, "SCHEMA_VERSION", 3)
+    with pytest.raises(StoreError, match="nothing upgrades schema 1 to 2"):
+        schema.upgrade(runs_frame([row()]), curve_frame([]), 1)
+    monkeypatch.setattr(schema, "UPGRADES", {1: to_2, 2: to_3})
+    runs, _ = schema.upgrade(runs_frame([row()]), curve_frame([]), 1)
+    assert runs.loc[0, "message"] == "two, three"
+    assert runs.loc[0, "schema_version"] == 3
+
+
+def test_reading_results_does_not_import_torch():
+    code = (
+        "import sys, bilevelbench.results.merge, bilevelbench.results.store, "
+        "bilevelbench.execute.environment as e; e.environment();"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,155 @@
+"""The slope that a claim predicts on the tail, row by row of the bundled suites, and the verdicts around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bilevelbench import Constants
+from bilevelbench.discovery.registry import registry
+from bilevelbench.errors import InvalidInput
+from bilevelbench.report.analysis import predict
+from bilevelbench.report.analysis.fit import Fit, verdict
+from bilevelbench.report.analysis.rates import read_rates
+from bilevelbench.studies.rates.measure import claim_of
+from bilevelbench.studies.rates.study import _tail
+from bilevelbench.studies.rates.suite import RateSuite, Row
+
+SUITES = {name: RateSuite.load(registry().suite(name)) for name in ("rates_table1", "rates_table2", "rates_table3")}
+ROWS = [
+    pytest.param(row, id=f"{name[6:]}-{row.label or row.method}-{row.setting}")
+    for name, suite in SUITES.items()
+    for row in suite.row
+]
+PUBLISHED = sorted((Path(__file__).parents[3] / "leaderboard" / "results" / "official").glob("rates*/rates.json"))
+
+# Presets set by eps: steps on the tail are eps^-(1 + 1/q) over the step, times samples a step. The power of 1/eps beyond.
+BEYOND = {
+    "aid": 0, "itd": 0, "f2ba": 0, "paid": 0, "pf2ba": 0,
+    "pbgd": 1, "f2sa": 1,  # eta ~ eps
+    "stocbio": 2, "f2bsa": {"partial": 2, "full": 4},  # batches
+    "f3bsa": {"partial": 2, "full": 4},  # eta ~ eps^2, eps^4
+    "prahgd": -1 / 4, "acc_f2ba": -1 / 4,  # momentum
+}  # fmt: skip
+
+# Presets set by the steps T: (c, s) for a cost of T^c and a step of T^-s. T T^-s = u^(1+q) and the accuracy is u^-q.
+OF_STEPS = {
+    "ba": (5 / 4, 0), "pzobo": (1, 1 / 2), "bome": (1, 2 / 3), "bsa": (3 / 2, 1 / 2), "ttsa": (1, 3 / 5),
+    "pzobo_s": (2, 1 / 2), "f2sa": {"partial": (1, 3 / 5), "full": (1, 5 / 7)},
+}  # fmt: skip
+
+
+def exact_slope(row: Row, q: float) -> float:
+    """Of a run that costs what the method's theorem says, on the tail of exponent q."""
+    found = OF_STEPS[row.method] if row.set_by == "steps" else BEYOND[row.method]
+    found = found[row.setting] if isinstance(found, dict) else found
+    if row.set_by == "eps":
+        return 1 + 1 / q + found
+    cost, step = found
+    return cost * (1 + q) / ((1 - step) * q)
+
+
+def said(row: Row, q: float, off: float = 0.0, bend: float = 0.0, points: int = 9) -> str:
+    claimed = claim_of(registry().algorithm(row.method).value, row).eps_exp
+    slope = exact_slope(row, q) + off
+    found = Fit(slope, slope - 0.01, slope + 0.01, slope + bend, ())
+    return verdict(found, claimed, predict.asymptotic(claimed, row.set_by, q), points, row.rule == "horizon")
+
+
+@pytest.mark.parametrize("q", [1.05, 1.3, 2.0])
+@pytest.mark.parametrize("row", ROWS)
+def test_exact_slope_matches_and_others_do_not(row, q):
+    assert said(row, q) == "matches"
+    assert said(row, q, off=0.4) == "slower than claimed"
+    assert said(row, q, off=-0.4) == "faster than claimed"
+    assert said(row, q, bend=0.4) == said(row, q, bend=-0.4) == "not straight"
+    assert said(row, q, points=3) == "unmeasured"
+
+
+@pytest.mark.parametrize("q", [1.3, 2.0])
+@pytest.mark.parametrize("method", ["f2sa", "f2bsa", "stocbio"])
+def test_rule_of_the_other_kind_raises_a_false_alarm(method, q):
+    """What a row of eps showed where `claimed (1 + 1/q)/2` was expected of it."""
+    row = next(r for suite in SUITES.values() for r in suite.row if r.method == method and r.set_by == "eps")
+    claimed = claim_of(registry().algorithm(method).value, row).eps_exp
+    slope = exact_slope(row, q)
+    found = Fit(slope, slope - 0.01, slope + 0.01, slope, ())
+    assert verdict(found, claimed, predict.asymptotic(claimed, "steps", q), 9, False) == "slower than claimed"
+
+
+@pytest.mark.parametrize("q", [1.05, 1.3, 2.0])
+@pytest.mark.parametrize(("method", "claimed"), [("f2ba", 2), ("f2sa", 3), ("pbgd", 3)])
+def test_expected_slope_is_what_quadrature_gives_for_the_preset_at_small_eps(method, claimed, q):
+    constants = Constants({"mu": 1, "L_g": 4, "L_gy": 2, "L_f": 1, "C_f": 2, "rho_g": 0, "rho_f": 1, "L_phi": 1})
+    eps = 1e-6 / np.sqrt(2) ** np.arange(6)
+    etas = [registry().algorithm(method).value.from_rate(constants, float(e)).x_step() for e in eps]
+    slope = predict.slope(eps, etas, q, "mean")
+    assert predict.asymptotic(claimed, "eps", q) == pytest.approx(slope, abs=2e-3)
+
+
+@pytest.mark.parametrize("claimed", [2.0, 2.5, 6.0])
+def test_condition_number_is_swept_at_one_eps_where_the_tail_plays_no_part(claimed):
+    assert predict.asymptotic(claimed, "kappa", 1.05) == claimed
+
+
+def test_tail_exponent_is_that_of_the_row_s_own_instance():
+    suite = SUITES["rates_table1"]
+    row = Row(method="f2ba", eps=(0.2, 0.1))
+    assert _tail(suite, row, registry()) == 1.05
+    assert _tail(suite, row.model_copy(update={"problem": {"q": 1.3}}), registry()) == 1.3
+    with pytest.raises(InvalidInput, match="'quadratic' has no tail exponent q"):
+        _tail(suite.model_copy(update={"problem": "quadratic", "problem_params": {}}), row, registry())
+
+
+# ---- files from before rows named their rule
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.parent.name)
+def test_published_rows_are_judged_by_their_rule(path):
+    rows = read_rates(path).rows
+    for row, before in zip(rows, json.loads(path.read_text())["rows"], strict=True):
+        expected = predict.asymptotic(row["claimed"], row["set_by"], 1.05)
+        assert row["target"] == pytest.approx(expected)
+        assert (row["set_by"] == "steps") == (row["method"] == "ba" or row["rule"] == "horizon")
+        assert row["measured"] == before["measured"]
+
+
+def old_row(**changes) -> dict:
+    return {
+        "table": 1, "method": "f2sa", "label": "f2sa", "setting": "deterministic", "oracle": "gradient", "claimed": 3.0,
+        "tilde": True, "target": 2.93, "verdict": "matches", "measured": 2.9, "low": 2.89, "high": 2.91, "rule": "mean",
+        "measured_steps": 2.9, "low_steps": 2.89, "high_steps": 2.91, "eps_max": 0.4, "eps_min": 0.05, "log_free": 2.9,
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "word"),
+    [
+        ({}, 2.952, "matches"),
+        ({"high_steps": 2.84, "low_steps": 2.82}, 2.952, "faster than claimed"),  # above 2.83, as they had it
+        ({"low_steps": 3.04, "high_steps": 3.05, "verdict": "slower than claimed"}, 2.952, "matches"),
+        ({"low_steps": 3.04, "high_steps": 3.05, "rule": "horizon"}, 2.929, "matches"),
+        ({"verdict": "not straight", "high_steps": 1.0}, 2.952, "not straight"),
+        ({"log_free_of": "cost", "low": 3.2, "high": 3.3}, 2.952, "slower than claimed"),
+        ({"log_free_of": "cost / K", "low": 3.2, "high": 3.3, "measured": 3.25, "log_free": 2.95}, 2.952, "matches"),
+        ({"over": "kappa", "rule": "hit"}, 3.0, "matches"),
+        ({"low": None, "high": None, "measured": None}, 2.952, "matches"),
+    ],
+)
+def test_row_of_an_older_file_gets_the_expected_slope_of_its_rule_and_a_verdict_on_it(changes, target, word, tmp_path):
+    path = tmp_path / "rates.json"
+    path.write_text(json.dumps({"title": "t", "rows": [old_row(**changes)]}))
+    (row,) = read_rates(path).rows
+    assert row["target"] == pytest.approx(target, abs=1e-3)
+    assert row["verdict"] == word
+
+
+def test_row_that_names_its_rule_is_read_as_it_is(tmp_path):
+    path = tmp_path / "rates.json"
+    given = old_row(set_by="eps", q=1.3, target=2.77, verdict="slower than claimed")
+    path.write_text(json.dumps({"title": "t", "rows": [given]}))
+    (row,) = read_rates(path).rows
+    assert (row["target"], row["verdict"]) == (2.77, "slower than claimed")

@@ -1,0 +1,215 @@
+"""`bilevelbench rates` from end to end on a short range, and its bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from bilevelbench.cli.app import app
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.loop import run_pack
+from bilevelbench.errors import InvalidInput
+from bilevelbench.plan.packs import plan
+from bilevelbench.report.analysis.rates import markdown
+from bilevelbench.report.figures.rates import figure
+from bilevelbench.results.schema import Results, curve_frame, runs_frame
+from bilevelbench.studies.rates.plan import plan_row, plan_weakened
+from bilevelbench.studies.rates.study import run_rates
+from bilevelbench.studies.rates.suite import RateSuite, Row
+
+KEYS = {
+    "table", "method", "setting", "claimed", "measured", "low", "high", "measured_steps", "eps_max", "eps_min", "seeds",
+    "verdict",
+}  # fmt: skip
+
+
+def run(trials):
+    packs = [run_pack(pack, registry()) for pack in plan(trials, registry())]
+    run.runs += [row for pack in packs for row in pack.runs]
+    run.curve += [row for pack in packs for row in pack.curve.rows()]
+    return Results(runs_frame(run.runs), curve_frame(run.curve), [])
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    run.runs, run.curve = [], []
+
+
+def suite(*rows: Row) -> RateSuite:
+    return RateSuite(
+        title="short", problem_params={"tails": 1, "anchors": 1, "mu": 1.0, "L": 2.0}, first_seed=7, row=rows
+    )
+
+
+LAM4 = {"text": "lam = 4", "params": {"lam": 4.0}, "values": 1}
+
+
+def test_f2ba_costs_the_square_of_one_over_eps_and_needs_its_penalty():
+    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.035), seeds=4, weakened=LAM4)
+    (found,) = run_rates(suite(row), registry(), run)
+    assert found.verdict == "matches"
+    assert 1.8 < found.measured_steps < 2.1
+    assert found.low_steps <= found.measured_steps <= found.high_steps
+    assert found.predicted == pytest.approx(found.measured_steps, abs=0.1)
+    assert "0 of 4" in found.necessity
+    assert found.as_dict().keys() >= KEYS
+
+
+def test_single_time_scale_costs_a_power_more():
+    row = Row(method="f2sa", rule="hit", eps=(0.4, 0.14), seeds=4)
+    (found,) = run_rates(suite(row), registry(), run)
+    assert 2.7 < found.measured_steps < 3.1
+
+
+def test_horizon_row_uses_every_lane():
+    row = Row(
+        method="bome",
+        rule="horizon",
+        set_by="steps",
+        horizons=(5, 10),
+        seeds=4,
+        log_free="cost",
+        own_notion="kkt_residual",
+    )
+    (found,) = run_rates(suite(row), registry(), run)
+    assert len(found.points) == 6
+    assert found.eps_min < found.eps_max
+    assert found.own_notion.startswith("kkt_residual: ")
+
+
+def test_accuracy_that_one_seed_misses_leaves_the_fit_and_is_listed():
+    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.05), seeds=3, cap={"steps": 300})
+    (found,) = run_rates(suite(row), registry(), run)
+    assert found.unreached
+    assert all(item["reached"] < 3 for item in found.unreached)
+    assert found.eps_min > 0.05
+
+
+def test_kappa_row_varies_mu_with_the_theory_preset():
+    row = Row(method="aid", rule="hit", kappas=(1.0, 2.83), set_by="kappa", seeds=2, log_free="cost")
+    points = plan_row(row, suite(row), registry())
+    assert sorted({2.0 / p.trial.problem.params["mu"] for p in points}) == pytest.approx([1, 2**0.5, 2, 8**0.5])
+    (found,) = run_rates(suite(row), registry(), run)
+    assert found.over == "kappa"
+    assert found.claimed == 4
+    assert found.measured > 0
+
+
+def test_weakened_row_differs_in_what_it_takes_away():
+    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened=LAM4)
+    points = plan_row(row, suite(row), registry())
+    weak = plan_weakened(row, suite(row), registry(), points, run([p.trial for p in points]))
+    assert {p.trial.algorithm.params["lam"] for p in weak} == {4.0}
+    assert {p.value for p in weak} == {min(row.grid())}
+
+
+def test_report_holds_the_numbers():
+    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.07), seeds=2)
+    rows = [m.as_dict() for m in run_rates(suite(row), registry(), run)]
+    text = markdown("Table 1", rows)
+    assert f"{rows[0]['measured']:.2f} [" in text
+    assert "~ell eps^-2" in text
+    assert figure("Table 1", rows).count("<svg") == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"eps": (0.1, 0.2)}, "the largest comes first"),
+        ({}, "one of `eps"),
+        ({"eps": (0.2, 0.1), "rule": "horizon"}, "go with rule 'horizon'"),
+        (
+            {"horizons": (5, 9), "rule": "horizon"},
+            "set_by = 'eps': a preset for a horizon is set by its number of steps",
+        ),
+        ({"kappas": (1, 4)}, "set_by = 'eps': 'kappa' goes with `kappas`"),
+        ({"eps": (0.2, 0.1), "set_by": "kappa"}, "set_by = 'kappa': 'kappa' goes with `kappas`, and only"),
+    ],
+)
+def test_row_that_makes_no_sense_is_refused(fields, said):
+    with pytest.raises(ValueError, match=said):
+        Row(method="f2ba", **fields)
+
+
+def test_row_of_an_unknown_method_is_refused():
+    with pytest.raises(InvalidInput, match="no row for 'f2b'; did you mean 'f2ba'"):
+        run_rates(suite(Row(method="f2ba", eps=(0.2, 0.1))), registry(), run, methods=["f2b"])
+
+
+def saddle_suite(*rows: Row) -> RateSuite:
+    params = {"tails": 1, "anchors": 1, "saddle": True, "mu": 1.0, "L": 1.5}
+    return RateSuite(title="short", problem_params=params, first_seed=7, row=rows)
+
+
+def test_second_order_rule_waits_until_the_saddle_is_left():
+    no_kicks = {"text": "no kicks", "params": {"eps": 1e-12}, "values": 1}
+    row = Row(method="pf2ba", table=3, rule="second_order", eps=(0.1, 0.05), seeds=4, weakened=no_kicks)
+    (found,) = run_rates(saddle_suite(row), registry(), run)
+    assert found.success == 1
+    assert found.verdict == "unmeasured"  # three accuracies are no curve
+    assert "0 of 4" in found.necessity
+    assert "100% of the trials" in markdown("short", [found.as_dict()])
+
+
+def test_count_over_a_parameter_of_the_preset():
+    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=4, log_free="cost", over="K")
+    (found,) = run_rates(suite(row), registry(), run)
+    assert found.log_free_of == "cost / K"
+    assert found.log_free == pytest.approx(found.measured_steps, abs=0.1)
+    assert found.measured > found.log_free + 0.1
+
+
+def test_count_over_something_that_is_no_parameter():
+    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, log_free="cost", over="KK")
+    with pytest.raises(InvalidInput, match=r"the preset sets no such parameter.*'K'"):
+        run_rates(suite(row), registry(), run)
+
+
+def test_weakened_row_may_multiply_a_parameter():
+    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened={"text": "K/4", "times": {"K": 0.25}})
+    points = plan_row(row, suite(row), registry())
+    weak = plan_weakened(row, suite(row), registry(), points, run([p.trial for p in points]))
+    full = {p.value: p.trial.algorithm.params["K"] for p in points}
+    assert [p.trial.algorithm.params["K"] for p in weak] == [math.ceil(full[p.value] / 4) for p in weak]
+
+
+def test_setting_picks_rows_and_an_unknown_one_is_named():
+    with pytest.raises(InvalidInput, match="no setting 'ful'; it has deterministic"):
+        run_rates(suite(Row(method="f2ba", eps=(0.2, 0.1))), registry(), run, setting="ful")
+
+
+@pytest.mark.parametrize("name", ["rates_table1", "rates_table1_kappa", "rates_table2", "rates_table3"])
+def test_bundled_suite_plans(name):
+    """Every row has a preset and a claim, and its quick form is valid too."""
+    bundled = RateSuite.load(registry().suite(name))
+    for row in bundled.row:
+        for form in (row, row.quickly()):
+            assert plan_row(form, bundled, registry())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--table", "9"], "no rates for table 9"),
+        (["--over", "mu"], "unknown --over 'mu'"),
+        (["--preset", "best"], "unknown --preset 'best'"),
+        (["-m", "f2b"], "did you mean 'f2ba'"),
+    ],
+)
+def test_bad_option_is_a_sentence(arguments, said, tmp_path):
+    result = CliRunner().invoke(app, ["rates", *arguments, "-o", str(tmp_path / "out")])
+    assert result.exit_code != 0
+    assert said in str(result.exception) + result.output
+
+
+@pytest.mark.slow
+def test_command_prints_rows_as_json(tmp_path):
+    result = CliRunner().invoke(
+        app, ["rates", "--quick", "--json", "-m", "ba", "--jobs", "0", "-o", str(tmp_path / "out")]
+    )
+    rows = json.loads(result.stdout)
+    assert rows[0].keys() >= KEYS
+    assert (tmp_path / "out" / "rates.svg").exists()
