@@ -33,6 +33,8 @@ NOT_RUN = {
      "on its claim"): "takes minutes; tests/report and tests/studies/tuning run short forms of both",
     ("docs/first-run.md", "git clone URL bilevelbench"): "needs the network; the tests run in what it makes",
     ("docs/your-method.md", "pip install -e bilevelbench-my-method"): "installs; tests/testing/test_thirdparty.py does it",
+    ("docs/how-to-submit.md", "bilevelbench run --suite leaderboard/suites/deterministic.toml -a my_method.py -a f2ba -o mine"):
+        "takes minutes",
     ("docs/how-to-submit.md", "bilevelbench leaderboard serve site"): "runs until it is stopped",
     ("docs/how-to-submit.md", "git checkout -b results-my-method"): "needs a clone of yours",
     ("docs/clusters.md", 'pip install "bilevelbench[dask]"'): "installs; the tests have it",

@@ -17,8 +17,8 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-#: A matrix product rounds a row differently with the number of rows. With MKL_CBWR set (`bilevelbench/__init__.py`),
-#: widths that are a multiple of this do not, so a padded pack gives each lane the bits that it has alone
+#: A matrix product rounds a row differently with the number of rows. With MKL in its strict mode (`rounding.py`), widths
+#: that are a multiple of this do not, so a padded pack gives each lane the bits that it has alone
 #: (tests/model/test_lanes.py). Some elementwise functions still round by place (docs/decisions/001-interface.md).
 PAD = 4
 

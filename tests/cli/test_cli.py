@@ -185,7 +185,7 @@ def test_the_example_makes_two_tables_and_a_page(example):
     assert {json.loads(p)["lam"] for p in runs["algorithm_params"]} == {10.0, 100.0, 1000.0}
     assert set(curve["trial_id"]) == set(runs["trial_id"])
     assert (folder / "index.html").read_text().startswith("<!doctype html>")
-    assert "6 trials; 6 to run in 1 pack, in 1 worker process -> out" in out
+    assert f"6 trials; 6 to run in 1 pack, in 1 worker process -> {folder}" in out
     assert "6/6 trials" in out
     assert "f2ba[K=3,lam=1000]" in out
     assert "\x1b" not in out  # plain lines where there is no terminal
