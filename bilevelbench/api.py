@@ -22,8 +22,8 @@ from bilevelbench.discovery.entry import Entry, make
 from bilevelbench.discovery.registry import Registry, registry
 from bilevelbench.engine.agents.leader import dismiss
 from bilevelbench.engine.loop import PackRun, run_pack
-from bilevelbench.engine.record import Lane, PackResult
-from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.engine.record import PackResult
+from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.execute.executor import Executor, Progress
 from bilevelbench.execute.local import GRACE, run_here, run_in_workers
@@ -209,9 +209,8 @@ def solve(
         budget=checked_budget(cost=budget, steps=steps, seconds=seconds),
         targets=() if target is None else (target,),
     )
-    lane = Lane(trial, method.given())
     with default_dtype(x0.dtype):
-        running = PackRun([lane], pack_algorithm([method], x0.dtype), instance, order=[0], wide=False)
+        running = PackRun([trial], PreparedPack(instance, [method], [seed], [trial.budget.most]))
         result = running.run()
     if running.error is not None and errors == "raise":
         told = result.runs[0]["message"]
@@ -233,7 +232,7 @@ def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tenso
     row = result.runs[0]
     # A target is met by the point that was looked at, which need not be the method's own choice.
     which = "last_" if row["status"] == "target" else ""
-    x, y = running.last if which else running.answer
+    x, y = running.record.last if which else running.record.answer
     message = row["message"]
     if torch.equal(x.reshape(-1), x0.reshape(-1)):
         message += "; the answer is the start: x is x0"

@@ -141,10 +141,10 @@ def check_step_is_pure(method: Algorithm) -> None:
     """`init` and `step` leave what they are given as it was: the start, the state, the parameters."""
     bench = Bench(method, toys(method)[1])
     x0, y0 = bench.start()
-    with _untouched("init", {"x0": x0, "y0": y0}, bench.method):
+    with _untouched("init", {"x0": x0, "y0": y0}, bench.algorithm):
         state = bench.init(x0, y0)
     for number in bench.numbers(_STEPS):
-        with _untouched("step", dict(tensors(state)), bench.method):
+        with _untouched("step", dict(tensors(state)), bench.algorithm):
             new = bench.step(number, state)
         state = new
 
@@ -289,7 +289,7 @@ def check_masks(method: Algorithm) -> None:
 
     meter.switch = watched  # type: ignore[method-assign]
     for number, state in enumerate(bench.states(_STEPS)):
-        if switched[0] and any(bool(value.isnan().any()) for value in bench.method.point(state)):
+        if switched[0] and any(bool(value.isnan().any()) for value in bench.algorithm.point(state)):
             raise Failure(
                 "lanes that are off to keep the values that they had",
                 f"NaN in x or y after {f'step {number}' if number else '`init`'}",
@@ -374,7 +374,7 @@ def check_dtype(method: Algorithm) -> None:
         bench = Bench(method, problem, dtype)
         device = bench.instance.x0.device
         for state in bench.states(_STEPS):
-            held = [*tensors(state), *tensors(bench.method.point(state), "point")]
+            held = [*tensors(state), *tensors(bench.algorithm.point(state), "point")]
             for name, value in held:
                 if value.is_floating_point() and value.dtype != dtype:
                     raise Failure(
