@@ -16,14 +16,7 @@ from bilevelbench.model.queries import QUERIES, ROW
 from bilevelbench.plan.trial import Budget
 from bilevelbench.testing.checks.common import STEPS
 from bilevelbench.testing.outcome import Failure, Skip
-from bilevelbench.testing.stepper import (
-    EXACT,
-    Bench,
-    run,
-    toys,
-    variants,
-    way_out,
-)
+from bilevelbench.testing.stepper import EXACT, Bench, run, toys, variants, way_out
 
 _SEARCH = 30.0  # seconds for choices of the parameters
 

@@ -17,16 +17,7 @@ from bilevelbench.model.problem import Problem
 from bilevelbench.plan.trial import Budget
 from bilevelbench.testing.checks.common import LOST, STEPS, is_valid
 from bilevelbench.testing.outcome import Failure, Skip
-from bilevelbench.testing.stepper import (
-    SUM,
-    Bench,
-    random_states,
-    run,
-    tensors,
-    toys,
-    unlike,
-    way_out,
-)
+from bilevelbench.testing.stepper import SUM, Bench, random_states, run, tensors, toys, unlike, way_out
 
 _PATIENCE = 3.0  # seconds for lanes that are run alone
 
