@@ -187,21 +187,10 @@ def solve(
     if errors not in ("raise", "return"):
         raise InvalidInput(f"errors={errors!r}{suggestion(str(errors), ('raise', 'return'))}")
     x0, y0 = torch.as_tensor(x0).detach(), torch.as_tensor(y0).detach()
-    if x0.dtype != y0.dtype or x0.dtype not in (torch.float32, torch.float64):
-        raise InvalidInput(f"x0 is {x0.dtype} and y0 {y0.dtype}; give both as float64, or both as float32")
     if steps is None and budget is None and seconds is None:
         steps = 1000
-    instance = Instance(f=_one_lane(f, "f", x0, y0), g=_one_lane(g, "g", x0, y0), x0=x0.reshape(-1), y0=y0.reshape(-1))
-    with instance.uncounted():  # a mistake in f or g is found here, before anything runs
-        instance.value_f(instance.x0[None], instance.y0[None])
-        instance.value_g(instance.x0[None], instance.y0[None])
-    instance.constants = Constants(_known(instance, constants or {}), "your functions")
-    if isinstance(algorithm, Algorithm):
-        if params:
-            raise InvalidInput(f"{', '.join(params)}: {algorithm.name} is given as an object; set its parameters there")
-        method: Algorithm = algorithm.resolve(instance.constants)
-    else:
-        method = make(registry().algorithm(algorithm), params).resolve(instance.constants)
+    instance = _instance_of(f, g, x0, y0, constants or {})
+    method = _chosen(algorithm, params).resolve(instance.constants)
     trial = Trial(
         algorithm=Spec(name=method.name),
         problem=Spec(name="your functions"),
@@ -217,6 +206,32 @@ def solve(
         running.error.add_note(f'{method.name} failed {told}; errors="return" gives its counts and its curve')
         raise running.error
     return _solution(running, result, method, x0, y0)
+
+
+def _instance_of(
+    f: Callable[[Tensor, Tensor], Tensor],
+    g: Callable[[Tensor, Tensor], Tensor],
+    x0: Tensor,
+    y0: Tensor,
+    constants: Mapping[str, Constant | float],
+) -> Instance:
+    if x0.dtype != y0.dtype or x0.dtype not in (torch.float32, torch.float64):
+        raise InvalidInput(f"x0 is {x0.dtype} and y0 {y0.dtype}; give both as float64, or both as float32")
+    instance = Instance(f=_one_lane(f, "f", x0, y0), g=_one_lane(g, "g", x0, y0), x0=x0.reshape(-1), y0=y0.reshape(-1))
+    with instance.uncounted():  # a mistake in f or g is found here, before anything runs
+        instance.value_f(instance.x0[None], instance.y0[None])
+        instance.value_g(instance.x0[None], instance.y0[None])
+    instance.constants = Constants(_known(instance, constants), "your functions")
+    return instance
+
+
+def _chosen(algorithm: str | Algorithm, params: dict[str, Any]) -> Algorithm:
+    if not isinstance(algorithm, Algorithm):
+        made: Algorithm = make(registry().algorithm(algorithm), params)
+        return made
+    if params:
+        raise InvalidInput(f"{', '.join(params)}: {algorithm.name} is given as an object; set its parameters there")
+    return algorithm
 
 
 def checked_budget(**limits: Any) -> Budget:
