@@ -17,13 +17,13 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from bilevelbench import Constant, Instance, Problem, Reference, dot, exact
-from bilevelbench_problems.common import noise_model, of_each_lane, random_orthogonal, spread
+from bilevelbench import Constant, Instance, Reference, dot, exact
+from bilevelbench_problems.common import Stretched, noise_model, of_each_lane, random_orthogonal, spread
 from bilevelbench_problems.landscapes import Landscape, Row, Wells
 from bilevelbench_problems.separable import ANCHOR, LOG_COSH, Separable, Valley, peak, times
 
 
-class _Saddles(Problem):
+class _Saddles(Stretched):
     """f(x, y) = Σ_i [s(ξ_i) + s(η_i)] + F(η'),  g(x, y) = 1/2 wᵀHw + bᵀx + c Σ_i log cosh(ω_i),  w = y - Mx - shift.
 
     s(w) = √(1+w²). x = (Uξ, ξ') and y = (Vη, η') with U and V random orthogonal; M = V diag(m) Uᵀ ⊕ gain_max I and
@@ -48,8 +48,6 @@ class _Saddles(Problem):
     """coordinates in which φ is convex"""
     strength: PositiveFloat = 1.0
     """factor of F"""
-    mu: PositiveFloat = 1.0
-    L: PositiveFloat = 2.0
     gain_min: Annotated[float, Field(gt=0, le=100)] = 1.0
     """smallest singular value of M"""
     gain_max: Annotated[float, Field(gt=0, le=100)] = 2.0
@@ -63,9 +61,7 @@ class _Saddles(Problem):
     sigma_h: NonNegativeFloat = 0.0
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.mu > self.L:
-            raise ValueError(f"mu = {self.mu} is larger than L = {self.L}")
+    def _ordered_gains(self) -> Self:
         if self.gain_min > self.gain_max:
             raise ValueError(f"gain_min = {self.gain_min} is larger than gain_max = {self.gain_max}")
         return self
@@ -145,17 +141,11 @@ class _Saddles(Problem):
 
     def _instance(self, F: Landscape, data: _Data) -> Instance:
         M, Mt, b, s, gain = data.M, data.M.mT.contiguous(), data.b, self.stable, self.gain_max
-        in_x, in_y = Separable(ANCHOR, data.U[..., :s]), Separable(ANCHOR, data.V[..., :s])
+        f = _Upper(F, Separable(ANCHOR, data.U[..., :s]), Separable(ANCHOR, data.V[..., :s]), s)
         valley = Valley(data.H, Separable(LOG_COSH, data.V), self.c)
 
         def y_star(x: Tensor) -> Tensor:
             return times(x, Mt) + data.shift
-
-        def f(x: Tensor, y: Tensor) -> Tensor:
-            return in_x(x) + in_y(y) + F.value(y[..., s:])
-
-        def f_y(y: Tensor) -> Tensor:
-            return in_y.gradient(y) + pad(F.gradient(y[..., s:]), (s, 0))
 
         def g_y(x: Tensor, y: Tensor) -> Tensor:
             return valley.gradient(y - y_star(x))
@@ -167,19 +157,14 @@ class _Saddles(Problem):
         def hvp(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
             return valley.hvp(y - y_star(x) if self.c else spread(y, x), v)  # without a bend it is the same everywhere
 
-        def hess_phi(x: Tensor) -> Tensor:
-            y = y_star(x)
-            unstable = gain**2 * F.hessian(y[..., s:])
-            return in_x.hessian(x) + Mt @ in_y.hessian(y) @ M + pad(unstable, (s, 0, s, 0))
-
         def take(lanes: Tensor) -> Instance:
             return self._instance(F, data.take(lanes))
 
         return Instance(
-            f=f,
+            f=f.value,
             g=lambda x, y: valley.value(y - y_star(x), dot(b, x)),
-            grad_f_x=lambda x, y: spread(in_x.gradient(x), y),
-            grad_f_y=lambda x, y: spread(f_y(y), x),
+            grad_f_x=lambda x, y: spread(f.in_x.gradient(x), y),
+            grad_f_y=lambda x, y: spread(f.by_y(y), x),
             grad_g=grad_g,
             grad_g_y=g_y,
             hvp_g_yy=hvp,
@@ -190,16 +175,35 @@ class _Saddles(Problem):
             noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
             reference=Reference(
                 y_star=y_star,
-                phi=lambda x: f(x, y_star(x)),
-                grad_phi=lambda x: in_x.gradient(x) + times(f_y(y_star(x)), M),
-                hess_phi=hess_phi,
+                phi=lambda x: f.value(x, y_star(x)),
+                grad_phi=lambda x: f.in_x.gradient(x) + times(f.by_y(y_star(x)), M),
+                hess_phi=lambda x: f.hess_phi(x, y_star(x), M, gain),
             ),
             points="stack",
             metrics={"escaped": lambda x, y: (gain * x[..., s:].abs() > 0.5).to(x.dtype).sum(-1, keepdim=True)},
-            take=(lambda lanes: self._instance(F, data.take(lanes)))
-            if len(data.x0) > 1
-            else None,  # a single data set serves any lanes
+            take=take if len(data.x0) > 1 else None,  # a single data set serves any lanes
         )
+
+
+@dataclass(frozen=True)
+class _Upper:
+    """f, with its s stable coordinates first."""
+
+    F: Landscape
+    in_x: Separable
+    in_y: Separable
+    s: int
+
+    def value(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.in_x(x) + self.in_y(y) + self.F.value(y[..., self.s :])
+
+    def by_y(self, y: Tensor) -> Tensor:
+        return self.in_y.gradient(y) + pad(self.F.gradient(y[..., self.s :]), (self.s, 0))
+
+    def hess_phi(self, x: Tensor, y: Tensor, M: Tensor, gain: float) -> Tensor:
+        unstable = gain**2 * self.F.hessian(y[..., self.s :])
+        stable = self.in_x.hessian(x) + M.mT.contiguous() @ self.in_y.hessian(y) @ M
+        return stable + pad(unstable, (self.s, 0, self.s, 0))
 
 
 class Saddle(_Saddles):

@@ -6,14 +6,14 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Generator, Tensor
 
-from bilevelbench import Constant, Instance, Problem, Reference, dot, exact
-from bilevelbench_problems.common import noise_model, of_each_lane, random_orthogonal, spread
+from bilevelbench import Constant, Instance, Reference, dot, exact
+from bilevelbench_problems.common import Stretched, noise_model, of_each_lane, random_orthogonal, spread
 from bilevelbench_problems.separable import (
     ANCHOR,
     LOG_COSH,
@@ -27,7 +27,7 @@ from bilevelbench_problems.separable import (
 )
 
 
-class TailAnchor(Problem):
+class TailAnchor(Stretched):
     """f(x, y) = Σ_i p(y_i) + Σ_anchors s(x_i);  g(x, y) = 1/2 (y-x)ᵀH(y-x) + bᵀx + c Σ_i log cosh(y_i - x_i).
 
     p'(u) = -(1+u²)^(-q/2), p(0) = 0, and s(w) = √(1+w²); x holds the tail coordinates, then the anchors. So
@@ -51,8 +51,6 @@ class TailAnchor(Problem):
     tails: PositiveInt = 1
     anchors: NonNegativeInt = 1
     saddle: bool = False
-    mu: PositiveFloat = 1.0
-    L: PositiveFloat = 2.0
     c: NonNegativeFloat = 0.0
     q: Annotated[float, Field(gt=1)] = 1.05
     drift: NonNegativeFloat = 1.0
@@ -60,12 +58,6 @@ class TailAnchor(Problem):
     sigma_f: NonNegativeFloat = 0.0
     sigma_g: NonNegativeFloat = 0.0
     sigma_h: NonNegativeFloat = 0.0
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.mu > self.L:
-            raise ValueError(f"mu = {self.mu} is larger than L = {self.L}")
-        return self
 
     def build_lanes(self, data_seeds: Sequence[int]) -> Instance:
         lanes = [self._draw(self.generator(seed)) for seed in data_seeds]
