@@ -96,17 +96,28 @@ def assert_same(a: Results, b: Results) -> None:
         )
 
 
+def prepared(
+    method: Algorithm, instance: Instance, seeds: Sequence[int] = (0,), part: Part | None = None
+) -> PreparedPack:
+    """A lane of the method for each seed, without the runner; `part` is that of an agent."""
+    return PreparedPack(instance, [method.resolve(instance.constants)] * len(seeds), seeds, part=part)
+
+
+def states_of(pack: PreparedPack, steps: int) -> list[Any]:
+    """The state at the start and after each step."""
+    out = [pack.init()]
+    for step in range(1, steps + 1):
+        out.append(pack.step(step, out[-1]))
+    return out
+
+
 def iterates(
     method: Algorithm, instance: Instance, steps: int, part: Part | None = None
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(x, y) at the start and after each step, of one lane, without the runner; `part` is that of an agent."""
-    pack = PreparedPack(instance, [method.resolve(instance.constants)], [0], part=part)
-    state, out = pack.init(), []
-    for step in range(steps + 1):
-        x, y = pack.algorithm.point(state)
-        out.append((x[0].numpy().copy(), y[0].numpy().copy()))
-        state = pack.step(step + 1, state)
-    return out
+    """(x, y) at the start and after each step, of one lane."""
+    pack = prepared(method, instance, part=part)
+    points = (pack.algorithm.point(state) for state in states_of(pack, steps))
+    return [(x[0].numpy().copy(), y[0].numpy().copy()) for x, y in points]
 
 
 class Bowl(Problem):
