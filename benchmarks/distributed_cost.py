@@ -26,7 +26,7 @@ from bilevelbench import Distributed, Oracle
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.agents import leader
-from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.spec_text import parse_spec
@@ -75,15 +75,13 @@ def seconds_of_a_step(method: str, problem: str, steps: int) -> float:
         chosen = make(registry().algorithm(algorithm.key), algorithm.params).resolve(instance.constants)
         part = leader.join(chosen, instance, trial)
     assert part is not None
-    packed = pack_algorithm([chosen], torch.float64)
-    oracle = Oracle(instance, packed.uses, [0], part=part)
+    pack = PreparedPack(instance, [chosen], [0], part=part)
     times = []
-    with torch.no_grad(), one_thread():
-        state = packed.init(instance.x0.reshape(1, -1).clone(), instance.y0.reshape(1, -1).clone(), oracle)
+    with one_thread():
+        state = pack.init()
         for step in range(1, steps + 1):
-            oracle.begin_step(step)
             began = time.perf_counter()
-            state = packed.step(state, oracle)
+            state = pack.step(step, state)
             times.append(time.perf_counter() - began)
     part.network.end()
     return min(times)

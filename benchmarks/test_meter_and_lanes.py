@@ -17,10 +17,8 @@ from bilevelbench_problems import RidgeAbalone
 
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.loop import run_pack
-from bilevelbench.engine.setup import pack_algorithm
-from bilevelbench.model.lanes import padded
+from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.plan.trial import Budget, Spec
 from bilevelbench.plan.trials import make_trial
 
@@ -36,29 +34,25 @@ class Stepper:
         grid = [
             F2BA(lam=10.0 ** (1 + i % 4), eta_x=1e-4 * (1 + i // 4)).resolve(instance.constants) for i in range(trials)
         ]
-        order = padded(range(trials))
-        self.method = pack_algorithm([grid[i] for i in order], torch.float64)
-        real = [place < trials for place in range(len(order))]
-        self.oracle = Oracle(instance, F2BA.uses, list(range(len(order))), [1e15] * len(order), real)
-        self.oracle.remember(self.method.K)
+        self.pack = PreparedPack(instance, grid, range(trials), [1e15] * trials, wide=True)
+        oracle = self.pack.oracle
         if raw:
             for query in F2BA.uses:  # the method names a sample, here always None
-                setattr(self.oracle, query, lambda x, y, sample, ask=instance._raw[query]: ask(x, y))
-            self.oracle.repeat = lambda times: iter([True] * 10)
-            self.oracle.mean = lambda *tensors: tensors if len(tensors) > 1 else tensors[0]
+                setattr(oracle, query, lambda x, y, sample, ask=instance._raw[query]: ask(x, y))
+            oracle.repeat = lambda times: iter([True] * 10)
+            oracle.mean = lambda *tensors: tensors if len(tensors) > 1 else tensors[0]
         self.raw = raw
-        lanes = len(order)
-        x0, y0 = instance.x0.expand(lanes, -1), instance.y0.expand(lanes, -1)
-        self.state = self.method.init(x0, y0, self.oracle)
+        self.state = self.pack.init()
 
     def __call__(self) -> None:
-        state, step, oracle = self.state, self.method.step, self.oracle
-        for k in range(STEPS):
-            if not self.raw:
-                oracle.begin_step(k)
-            state = step(state, oracle)
-            if not self.raw:
-                assert oracle.books_agree
+        state, pack = self.state, self.pack
+        if self.raw:
+            for _ in range(STEPS):
+                state = pack.algorithm.step(state, pack.oracle)
+            return
+        for k in range(1, STEPS + 1):
+            state = pack.step(k, state)
+            pack.check_books()
 
 
 def fastest(trials: int, raw: bool, rounds: int = 200) -> float:

@@ -18,9 +18,8 @@ from bilevelbench_problems.newsgroups import _prepared
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.oracle import Oracle
 
 LAM, STEP, X_STEP = 10.0, 5.0, 1000.0
 
@@ -69,14 +68,11 @@ class Ours:
 
     def __init__(self, instance) -> None:
         method = F2BA(lam=LAM, K=10, eta_x=X_STEP, a_y=STEP, a_z=STEP)
-        self.method = pack_algorithm([method], torch.float32)
-        self.oracle = Oracle(instance, F2BA.uses, [0])
-        self.oracle.remember(self.method.K)
-        self.state = self.method.init(instance.x0.clone(), instance.y0.clone(), self.oracle)
+        self.pack = PreparedPack(instance, [method], [0])
+        self.state = self.pack.init()
 
     def __call__(self) -> Tensor:
-        self.oracle.begin_step(1)
-        return self.method.step(self.state, self.oracle).x
+        return self.pack.step(1, self.state).x
 
 
 class Plain:

@@ -22,8 +22,8 @@ from bilevelbench.discovery.entry import Entry, make
 from bilevelbench.discovery.registry import Registry, registry
 from bilevelbench.engine.agents.leader import dismiss
 from bilevelbench.engine.loop import PackRun, run_pack
-from bilevelbench.engine.record import Lane, PackResult
-from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.engine.record import PackResult
+from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.execute.executor import Executor, Progress
 from bilevelbench.execute.local import GRACE, run_here, run_in_workers
@@ -187,21 +187,10 @@ def solve(
     if errors not in ("raise", "return"):
         raise InvalidInput(f"errors={errors!r}{suggestion(str(errors), ('raise', 'return'))}")
     x0, y0 = torch.as_tensor(x0).detach(), torch.as_tensor(y0).detach()
-    if x0.dtype != y0.dtype or x0.dtype not in (torch.float32, torch.float64):
-        raise InvalidInput(f"x0 is {x0.dtype} and y0 {y0.dtype}; give both as float64, or both as float32")
     if steps is None and budget is None and seconds is None:
         steps = 1000
-    instance = Instance(f=_one_lane(f, "f", x0, y0), g=_one_lane(g, "g", x0, y0), x0=x0.reshape(-1), y0=y0.reshape(-1))
-    with instance.uncounted():  # a mistake in f or g is found here, before anything runs
-        instance.value_f(instance.x0[None], instance.y0[None])
-        instance.value_g(instance.x0[None], instance.y0[None])
-    instance.constants = Constants(_known(instance, constants or {}), "your functions")
-    if isinstance(algorithm, Algorithm):
-        if params:
-            raise InvalidInput(f"{', '.join(params)}: {algorithm.name} is given as an object; set its parameters there")
-        method: Algorithm = algorithm.resolve(instance.constants)
-    else:
-        method = make(registry().algorithm(algorithm), params).resolve(instance.constants)
+    instance = _instance_of(f, g, x0, y0, constants or {})
+    method = _chosen(algorithm, params).resolve(instance.constants)
     trial = Trial(
         algorithm=Spec(name=method.name),
         problem=Spec(name="your functions"),
@@ -209,15 +198,40 @@ def solve(
         budget=checked_budget(cost=budget, steps=steps, seconds=seconds),
         targets=() if target is None else (target,),
     )
-    lane = Lane(trial, method.given())
     with default_dtype(x0.dtype):
-        running = PackRun([lane], pack_algorithm([method], x0.dtype), instance, order=[0], wide=False)
+        running = PackRun([trial], PreparedPack(instance, [method], [seed], [trial.budget.most]))
         result = running.run()
     if running.error is not None and errors == "raise":
         told = result.runs[0]["message"]
         running.error.add_note(f'{method.name} failed {told}; errors="return" gives its counts and its curve')
         raise running.error
     return _solution(running, result, method, x0, y0)
+
+
+def _instance_of(
+    f: Callable[[Tensor, Tensor], Tensor],
+    g: Callable[[Tensor, Tensor], Tensor],
+    x0: Tensor,
+    y0: Tensor,
+    constants: Mapping[str, Constant | float],
+) -> Instance:
+    if x0.dtype != y0.dtype or x0.dtype not in (torch.float32, torch.float64):
+        raise InvalidInput(f"x0 is {x0.dtype} and y0 {y0.dtype}; give both as float64, or both as float32")
+    instance = Instance(f=_one_lane(f, "f", x0, y0), g=_one_lane(g, "g", x0, y0), x0=x0.reshape(-1), y0=y0.reshape(-1))
+    with instance.uncounted():  # a mistake in f or g is found here, before anything runs
+        instance.value_f(instance.x0[None], instance.y0[None])
+        instance.value_g(instance.x0[None], instance.y0[None])
+    instance.constants = Constants(_known(instance, constants), "your functions")
+    return instance
+
+
+def _chosen(algorithm: str | Algorithm, params: dict[str, Any]) -> Algorithm:
+    if not isinstance(algorithm, Algorithm):
+        made: Algorithm = make(registry().algorithm(algorithm), params)
+        return made
+    if params:
+        raise InvalidInput(f"{', '.join(params)}: {algorithm.name} is given as an object; set its parameters there")
+    return algorithm
 
 
 def checked_budget(**limits: Any) -> Budget:
@@ -233,7 +247,7 @@ def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tenso
     row = result.runs[0]
     # A target is met by the point that was looked at, which need not be the method's own choice.
     which = "last_" if row["status"] == "target" else ""
-    x, y = running.last if which else running.answer
+    x, y = running.record.last if which else running.record.answer
     message = row["message"]
     if torch.equal(x.reshape(-1), x0.reshape(-1)):
         message += "; the answer is the start: x is x0"

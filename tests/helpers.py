@@ -19,7 +19,7 @@ from bilevelbench import Algorithm, Instance, Oracle, Problem, Reference, dot
 from bilevelbench.discovery.entry import Entry
 from bilevelbench.discovery.registry import Registry, registry
 from bilevelbench.engine.loop import run_pack
-from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.agents import Part
 from bilevelbench.plan.packs import plan
 from bilevelbench.plan.spec_text import parse_spec
@@ -96,22 +96,28 @@ def assert_same(a: Results, b: Results) -> None:
         )
 
 
+def prepared(
+    method: Algorithm, instance: Instance, seeds: Sequence[int] = (0,), part: Part | None = None
+) -> PreparedPack:
+    """A lane of the method for each seed, without the runner; `part` is that of an agent."""
+    return PreparedPack(instance, [method.resolve(instance.constants)] * len(seeds), seeds, part=part)
+
+
+def states_of(pack: PreparedPack, steps: int) -> list[Any]:
+    """The state at the start and after each step."""
+    out = [pack.init()]
+    for step in range(1, steps + 1):
+        out.append(pack.step(step, out[-1]))
+    return out
+
+
 def iterates(
     method: Algorithm, instance: Instance, steps: int, part: Part | None = None
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(x, y) at the start and after each step, of one lane, without the runner; `part` is that of an agent."""
-    method = method.resolve(instance.constants)
-    oracle = Oracle(instance, method.uses, seeds=[0], part=part)
-    packed_method = pack_algorithm([method], torch.float64)
-    out = []
-    with torch.no_grad():
-        state = packed_method.init(instance.x0.reshape(1, -1).clone(), instance.y0.reshape(1, -1).clone(), oracle)
-        for step in range(steps + 1):
-            x, y = packed_method.point(state)
-            out.append((x[0].numpy().copy(), y[0].numpy().copy()))
-            oracle.begin_step(step + 1)
-            state = packed_method.step(state, oracle)
-    return out
+    """(x, y) at the start and after each step, of one lane."""
+    pack = prepared(method, instance, part=part)
+    points = (pack.algorithm.point(state) for state in states_of(pack, steps))
+    return [(x[0].numpy().copy(), y[0].numpy().copy()) for x, y in points]
 
 
 class Bowl(Problem):

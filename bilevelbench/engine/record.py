@@ -1,14 +1,24 @@
-"""The record of one trial while it runs: when it is looked at, what was seen, how it ended."""
+"""The record of trials while they run: when they are looked at, what was seen, how they ended."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import resource
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from bilevelbench.engine.evaluator import Evaluator
+from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.model.instance import Instance
+from bilevelbench.model.lanes import keep, norm, take
+from bilevelbench.model.noise import Exact
+from bilevelbench.oracle.draws import Draws
 from bilevelbench.plan.trial import Trial
 from bilevelbench.results.reached import not_above
 from bilevelbench.results.schema import FAILED
@@ -147,3 +157,141 @@ class PackResult:
         self.curve.extend(other.curve.columns)
         self.step_seconds += other.step_seconds
         self.total_seconds += other.total_seconds
+
+
+@dataclass
+class Progress:
+    """How far a pack has come."""
+
+    step: int = 0
+    seconds: float = 0.0  # inside `init` and `step`
+    width: int = 0  # lanes summed over steps
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Of the points before the steps so far: the sum of |grad phi|, and one drawn uniformly among them."""
+
+    grad_sum: Tensor
+    kept: tuple[Tensor, Tensor] | None = None
+
+
+class Record:
+    """What is seen of a pack, and the rows that it becomes."""
+
+    def __init__(self, lanes: list[Lane], pack: PreparedPack, progress: Progress) -> None:
+        self.lanes, self.pack, self.progress = lanes, pack, progress
+        self.schedule = lanes[0].trial.schedule
+        self.result = PackResult()
+        self.noted = Noted(torch.zeros(pack.oracle.L, 1, dtype=torch.float64))
+        self.last = self.answer = pack.instance.x0, pack.instance.y0  # of the lanes that ended last
+        self._evaluator = self._evaluator_of(pack.instance)
+        self._reservoir: Draws | None = None
+
+    def look(self, which: Sequence[int], state: Any) -> None:
+        """Evaluate these lanes at their present point and write down what is seen."""
+        x, y = self.pack.algorithm.point(state)
+        block = self._seen(which, x, y, state)
+        self.result.curve.extend({"trial_id": [self.lanes[i].trial.id for i in which], **block})
+        for n, i in enumerate(which):
+            self.lanes[i].look(block, n)
+
+    def note(self, state: Any) -> None:
+        """The point before a step: for the mean over points, and for an answer drawn uniformly among them."""
+        drawn = self.pack.algorithm.reports == "random"
+        if not (drawn or self.schedule.mean):
+            return
+        grad_sum, kept = self.noted.grad_sum, self.noted.kept
+        x, y = self.pack.algorithm.point(state)
+        if self.schedule.mean:
+            grad_sum = grad_sum + norm(self._evaluator.grad_phi(x, y)).double()
+        if drawn:
+            if self._reservoir is None:
+                self._reservoir = Draws(self.pack.oracle.seeds)
+            step = self.progress.step
+            u = self._reservoir.uniform("answer", (), (step,), 1, 32)[0]
+            new = torch.from_numpy(u * (step + 1) < 1).reshape(-1, 1)
+            old = kept or (x, y)
+            kept = keep(new, x, old[0]), keep(new, y, old[1])
+        self.noted = Noted(grad_sum, kept)
+
+    def narrow(self, stay: Sequence[int], index: Tensor) -> None:
+        """Only these lanes go on, at these places of the pack."""
+        self.lanes = [self.lanes[i] for i in stay]
+        self._evaluator = self._evaluator_of(self.pack.instance)
+        self.noted = take(self.noted, index)
+        self._reservoir = None
+
+    def end_values(self, which: Sequence[int], state: Any) -> list[dict[str, Any]]:
+        """The last columns of these lanes' rows: what is seen at their answers, and at their last points."""
+        x, y = self.pack.algorithm.point(state)
+        if unseen := [i for i in which if self.lanes[i].seen_step != self.progress.step]:
+            self.look(unseen, state)
+        self.last = x, y
+        answer_x, answer_y = self.answer = self._answer(state, x, y)
+        answers = self._seen(which, answer_x, answer_y, state) if answer_x is not x else None
+        out = []
+        for n, i in enumerate(which):
+            lane = self.lanes[i]
+            block, place = lane.seen if answers is None else (answers, n)
+            final = {name: block[name][place] for name in ("phi", "grad_phi", "grad_phi_error", "g_y")}
+            out.append({**final, "last_phi": lane.last("phi"), "last_grad_phi": lane.last("grad_phi")})
+        return out
+
+    def write(self, endings: Mapping[int, tuple[str, str]], ends: Sequence[Mapping[str, Any]]) -> None:
+        """The rows of lanes that end, with a status and a sentence each."""
+        progress, meter = self.progress, self.pack.oracle.meter
+        columns = meter.columns()
+        shared = {
+            "steps": progress.step,
+            "seconds": progress.seconds,
+            "pack_lanes": progress.width / progress.step if progress.step else float(len(self.lanes)),
+            "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "certificate": self._evaluator.certificate,
+        }
+        for end, (i, (status, message)) in zip(ends, endings.items(), strict=True):
+            message = "; ".join((message, *meter.remarks(i)))
+            counts = {name: float(column[i]) for name, column in columns.items()}
+            self.result.runs.append(self.lanes[i].run_row(status, message, **shared, **counts, **end))
+
+    def _seen(self, which: Sequence[int], x: Tensor, y: Tensor, state: Any) -> Block:
+        seen, extras = self._evaluate(which, x, y, self.pack.algorithm.extras(state))
+        meter, step = self.pack.oracle.meter, self.progress.step
+        counts = meter.columns()
+        lists: Block = {
+            name: [float(counts[name][i]) for i in which] for name in ("cost", "first_order", "second_order")
+        }
+        if not isinstance(self.pack.instance.noise, Exact):  # where a call is not one sample
+            samples = meter.sample_columns()
+            lists["second_order_samples"] = [
+                float(samples["hvp_samples"][i] + samples["jvp_samples"][i]) for i in which
+            ]
+        tensors = {"phi": seen.phi, "grad_phi": seen.grad_phi, "grad_phi_error": seen.error, "g_y": seen.g_y}
+        # what follows the lanes that were asked for is padding
+        lists |= {
+            name: t.reshape(-1)[: len(which)].tolist() for name, t in {**tensors, **seen.further, **extras}.items()
+        }
+        if self.schedule.mean:
+            sums = self.noted.grad_sum.reshape(-1).tolist()
+            lists["mean_grad_phi"] = [sums[i] / step if step else math.inf for i in which]
+        return {"step": [step] * len(which), "seconds": [self.progress.seconds] * len(which), **lists}
+
+    def _evaluate(self, which: Sequence[int], x: Tensor, y: Tensor, extras: dict[str, Tensor]) -> Any:
+        if len(which) == len(self.lanes):
+            return self._evaluator(x, y), extras
+        some, index = self.pack.some(which)
+        evaluator = self._evaluator if some is self.pack.instance else self._evaluator_of(some)
+        return evaluator(take(x, index), take(y, index)), {k: take(v, index) for k, v in extras.items()}
+
+    def _evaluator_of(self, instance: Instance) -> Evaluator:
+        return Evaluator(instance, self.schedule.second_order, self.schedule.phi)
+
+    def _answer(self, state: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        algorithm = self.pack.algorithm
+        if algorithm.reports == "random":
+            return self.noted.kept or (x, y)
+        if algorithm.reports == "last":
+            return x, y
+        own_x, own_y = algorithm.answer(state)
+        there = torch.isfinite(own_x).all(-1, keepdim=True) & torch.isfinite(own_y).all(-1, keepdim=True)
+        return keep(there, own_x, x), keep(there, own_y, y)

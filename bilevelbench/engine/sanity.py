@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -105,8 +106,9 @@ def check_state(algorithm: Any, state: Any, oracle: Oracle, where: str) -> None:
             raise MethodError(f"`{name}` of the method has to be a tensor of shape ({oracle.L}, 1), one number a lane")
 
 
-def explain(error: BaseException, source: str | None) -> str:
+def explain(error: BaseException, plugin: type | None) -> str:
     """An exception as a sentence: what, where in the plugin's own file, and the way out where we know it."""
+    source = getattr(sys.modules.get(plugin.__module__), "__file__", None) if plugin is not None else None
     text = (faults(error) if isinstance(error, ValidationError) else str(error)).strip().replace("\n", " ")
     if not isinstance(error, (MethodError, BilevelbenchError, ValidationError)):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,21 +1,145 @@
-"""The set-up of a pack: its instance, its methods, and one method for all of its lanes."""
+"""The set-up of a pack: its instance, its methods, and one method for all of its lanes, ready to be stepped."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from bilevelbench.discovery.entry import Entry, make
-from bilevelbench.errors import InvalidInput
+from bilevelbench.discovery.registry import Registry
+from bilevelbench.engine.agents.leader import join
+from bilevelbench.engine.sanity import check_instance, check_targets, explain
+from bilevelbench.errors import BooksDisagree, InvalidInput
+from bilevelbench.model.agents import Part
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constants
 from bilevelbench.model.instance import Instance
+from bilevelbench.model.lanes import PAD, padded, take
 from bilevelbench.model.problem import Problem
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.plan.trial import Trial
 
 A = TypeVar("A", bound=Algorithm)
+
+
+class SetupFailure(Exception):
+    """Trials without an instance or without parameters; the text says why."""
+
+
+class PreparedPack:
+    """Methods on an instance, a lane each: whoever makes steps makes them here.
+
+    Build the problem and make the steps inside `one_thread`, which is entered once and not at every step.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        methods: Sequence[Algorithm],
+        seeds: Sequence[int],
+        budgets: Sequence[float] | None = None,
+        *,
+        wide: bool = False,
+        part: Part | None = None,
+    ) -> None:
+        """`methods` are resolved; a `wide` pack is padded, so that a lane has the bits that it has in every other one."""
+        self.instance, self.methods, self.wide = instance, list(methods), wide
+        order = self._widen(range(len(methods)))
+        budgets = budgets or [math.inf] * len(methods)
+        self.algorithm = pack_algorithm([methods[i] for i in order], instance.x0.dtype)
+        self.oracle = Oracle(
+            instance,
+            self.algorithm.uses,
+            [seeds[i] for i in order],
+            [budgets[i] for i in order],
+            self._real(len(methods), order),
+            part,
+        )
+        self._remember_loops()
+
+    def start(self) -> tuple[Tensor, Tensor]:
+        """x0 and y0 in every lane, the method's to change."""
+        instance, lanes = self.instance, self.oracle.L
+        return instance.x0.expand(lanes, instance.dx).clone(), instance.y0.expand(lanes, instance.dy).clone()
+
+    @torch.no_grad()
+    def init(self, x0: Tensor | None = None, y0: Tensor | None = None) -> Any:
+        """The state before the first step, from the start or from another point."""
+        if x0 is None or y0 is None:
+            x0, y0 = self.start()
+        self.oracle.begin_step(0)
+        return self.algorithm.init(x0, y0, self.oracle)
+
+    @torch.no_grad()
+    def step(self, number: int, state: Any) -> Any:
+        """Step `number`, counted from one."""
+        self.oracle.begin_step(number)
+        return self.algorithm.step(state, self.oracle)
+
+    def check_books(self) -> None:
+        """What the oracle has charged is what the instance was asked."""
+        if not self.oracle.books_agree:
+            raise BooksDisagree(
+                f"the meter and the instance's own count differ ({self.oracle.books()}): the method or the problem calls "
+                "f or g past the oracle"
+            )
+
+    def narrow(self, stay: Sequence[int]) -> Tensor:
+        """Only these lanes go on; what else has lanes is to be taken at the index that this returns."""
+        order = self._widen(stay)
+        index = torch.tensor(order)
+        self.algorithm = take(self.algorithm, index)
+        self.instance = self.oracle.take(order, self._real(len(stay), order))
+        self._remember_loops()
+        return index
+
+    def some(self, which: Sequence[int]) -> tuple[Instance, Tensor]:
+        """The instance of some lanes, padded like a pack, so that no number depends on who else is looked at."""
+        index = torch.tensor(self._widen(which))
+        return self.instance.take(index), index
+
+    def _widen(self, lanes: Sequence[int]) -> list[int]:
+        return padded(lanes, _pad(self.wide))
+
+    @staticmethod
+    def _real(count: int, order: Sequence[int]) -> list[bool]:
+        return [place < count for place in range(len(order))]
+
+    def _remember_loops(self) -> None:
+        for name in type(self.algorithm).per_lane():
+            value = getattr(self.algorithm, name)
+            if isinstance(value, Tensor) and value.dtype == torch.int64:
+                self.oracle.remember(value)
+
+
+def prepare(trials: Sequence[Trial], registry: Registry) -> PreparedPack:
+    """These trials, which can share a pack, before their first step; with their agents, if they have any."""
+    first = trials[0]
+    entry = registry.algorithm(first.algorithm.key)
+    problem = make(registry.problem(first.problem.key), first.problem.params)
+    wide = entry.value.lanes and problem.max_lanes > 1
+    try:
+        with default_dtype(getattr(torch, first.dtype)):
+            instance = build_instance(problem, [trials[i] for i in padded(range(len(trials)), _pad(wide))])
+        check_instance(instance)
+        instance.constants.problem = problem.name
+        methods = make_methods(trials, entry, instance.constants)
+        check_targets(first, instance.constants)
+        with default_dtype(getattr(torch, first.dtype)):
+            part = join(methods[0], instance, first)
+    except Exception as error:
+        raise SetupFailure(f"could not be set up: {explain(error, type(problem))}") from error
+    seeds, budgets = [trial.seed for trial in trials], [trial.budget.most for trial in trials]
+    return PreparedPack(instance, methods, seeds, budgets, wide=wide, part=part)
+
+
+def _pad(wide: bool) -> int:
+    return PAD if wide else 1
 
 
 def pack_algorithm(methods: Sequence[A], dtype: torch.dtype) -> A:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.leaderboard.collect import Material, load
-from bilevelbench.leaderboard.pages import Site
+from bilevelbench.leaderboard.pages import site_files
 
 #: Marks a folder as ours, to be replaced by the next build.
 MARK = ".bilevelbench-site"
@@ -40,7 +40,7 @@ def write_site(material: Material, out: Path, command: str = COMMAND) -> Path:
     """Everything is written beside `out` and takes its name at the end: a site is whole or not there."""
     if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"{str(out)!r} exists and is no site of ours; choose another folder with -o")
-    pages = Site(material, command).files()
+    pages = site_files(material, command)
     token = secrets.token_hex(6)
     new, old = (out.with_name(f".{out.resolve().name}-{token}-{what}") for what in ("new", "old"))
     try:

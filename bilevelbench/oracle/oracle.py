@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, Protocol, overload
 
 import numpy as np
@@ -19,6 +17,7 @@ from bilevelbench.model.noise import Additive
 from bilevelbench.model.queries import QUERIES
 from bilevelbench.oracle.draws import Draws, fold
 from bilevelbench.oracle.fast_path import gradient_query, plain, product_query
+from bilevelbench.oracle.loops import Loops
 from bilevelbench.oracle.meter import Meter
 from bilevelbench.oracle.sample import Order, Sample
 from bilevelbench.oracle.sampler import Sampler
@@ -36,16 +35,7 @@ class ProductQuery(Protocol):
     def __call__(self, x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Tensor: ...
 
 
-class _Frame:
-    """Where a draw happens: a loop's number in its parent, the present index, how many draws and loops it has seen."""
-
-    __slots__ = ("bound", "index", "number", "per_lane", "seen")
-
-    def __init__(self, number: int, bound: int, per_lane: bool = False) -> None:
-        self.number, self.bound, self.per_lane, self.index, self.seen = number, bound, per_lane, 0, 0
-
-
-class Oracle:
+class Oracle(Loops):
     """Derivatives, samples, constants and random numbers for one pack of lanes.
 
     A query takes x (*P, L, dx) and y (*P, L, dy), charges each lane that is on, and answers with detached tensors.
@@ -64,17 +54,16 @@ class Oracle:
     ) -> None:
         self._uses, self._part = uses, part
         noise = instance.noise if part is None else part.local.noise
-        self.L, self.dx, self.dy = len(seeds), instance.dx, instance.dy
+        self.dx, self.dy = instance.dx, instance.dy
         self.dtype, self.device = instance.x0.dtype, instance.x0.device
         self.n_f, self.n_g = noise.n_f, noise.n_g
         of_f = ("grad_f", "grad_f_x", "grad_f_y", "value_f")
         whole = {query: self.n_f if query in of_f else self.n_g for query in QUERIES}
-        self.meter = Meter(whole, budgets or [float("inf")] * self.L, real or [True] * self.L)
+        lanes = len(seeds)
+        super().__init__(Meter(whole, budgets or [float("inf")] * lanes, real or [True] * lanes), lanes)
         self.network = part.network if part else None
         self._seed(seeds)
         self._sampler = Sampler(noise, self.dx, self.dy, self.dtype, self.meter)
-        self._fixed_bounds: dict[int, tuple[Tensor, int, int]] = {}
-        self._frames = [_Frame(0, 1 << 30)]
         self._plug(instance)
 
     # ------------------------------------------------------------------------------------------------ queries
@@ -204,7 +193,7 @@ class Oracle:
         return self._sampler.blocks("g", size, self.L)
 
     def _sample(self, level: Literal["f", "g"], size: int | Tensor, points: int | None, order: Order) -> Sample:
-        if order == "epoch" and (self.meter.mask is not None or any(frame.per_lane for frame in self._frames)):
+        if order == "epoch" and (self.meter.mask is not None or self._is_in_lane_loop):
             raise InvalidInput('order="epoch" in a loop of per-lane length: lanes would lose step with their passes')
         place, indices, longest = self._address()
         return self._sampler.draw(level, size, points, order, place, indices, longest, self._sample_draws)
@@ -232,89 +221,6 @@ class Oracle:
         made = law("method", place, indices, int(np.prod(shape)), longest)
         return torch.from_numpy(made).reshape(*shape, self.L).movedim(-1, -2).to(self.dtype).contiguous()
 
-    def _address(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        frames = self._frames
-        here = frames[-1]
-        here.seen += 1
-        place = (*(frame.number for frame in frames[1:]), here.seen)
-        return place, tuple(frame.index for frame in frames), here.bound
-
-    # ------------------------------------------------------------------------------------------------ loops and masks
-
-    def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
-        """`for on in oracle.repeat(K)`: K times, an int or an (L, 1) tensor; `on` is True, or the lanes still at it."""
-        outer = self.meter.mask
-        fixed = self._fixed_bounds.get(id(times))
-        if fixed is not None:
-            _, low, high = fixed
-        elif isinstance(times, Tensor):
-            self._check_lanes("repeat: a loop length", times)
-            if times.is_floating_point():  # a diverged lane does not hold up the others
-                times = torch.nan_to_num(times, nan=0.0, posinf=0.0)
-            low, high = self._bounds(times)
-        else:
-            low = high = times = _whole("repeat: a loop length", times)
-        here = self._frames[-1]
-        here.seen += 1
-        depth = len(self._frames)
-        frame = _Frame(here.seen, max(high, 1), not isinstance(times, int))
-        self._frames.append(frame)
-        try:
-            if low == high and outer is None:  # the usual case: every lane is on throughout
-                for frame.index in range(high):
-                    frame.seen = 0
-                    yield True
-                return
-            mask = outer
-            for index in range(high):
-                frame.index, frame.seen = index, 0
-                if index >= low:
-                    mask = _both(outer, torch.as_tensor(times) > index)
-                    self.meter.switch(mask)
-                yield True if mask is None else mask.clone()  # the meter's own is nobody's to change
-        finally:
-            del self._frames[depth:]
-            if self.meter.mask is not outer:
-                self.meter.switch(outer)
-
-    def when(self, mask: Tensor) -> Iterator[Tensor | bool]:
-        """`for on in oracle.when(mask)`: an `if` for lanes. The body runs once if any lane is on, never otherwise.
-
-        A Python `if bool(mask.any())` around draws would make a lane's numbers depend on its pack; this does not.
-        """
-        return self.repeat(mask)
-
-    @contextmanager
-    def only(self, mask: Tensor) -> Iterator[None]:
-        """`with oracle.only(mask)`: the other lanes are not charged and get NaN."""
-        self._check_lanes("only: a mask", mask)
-        outer = self.meter.mask
-        mask = mask.bool().clone()  # what the method does to its own later changes nothing here
-        if bool(mask.all()):
-            yield
-            return
-        self.meter.switch(_both(outer, mask))
-        try:
-            yield
-        finally:
-            self.meter.switch(outer)
-
-    def _check_lanes(self, what: str, value: Tensor) -> None:
-        if value.shape != (self.L, 1):
-            raise InvalidInput(
-                f"{what} is ({self.L}, 1), one number per lane; got a tensor of shape {tuple(value.shape)}"
-            )
-
-    def _bounds(self, times: Tensor) -> tuple[int, int]:
-        """Iterations that every lane makes, and the most that any lane with budget makes."""
-        finite = torch.nan_to_num(times.double(), nan=0.0, posinf=0.0)  # a diverged lane does not hold up the others
-        low = int(finite.min().clamp(min=0))
-        alive = torch.from_numpy(~self.meter.ghost).reshape(-1, 1)
-        if self.meter.mask is not None:
-            alive = alive & self.meter.mask
-        high = max(low, int(torch.where(alive, finite, torch.zeros_like(finite)).max().ceil()))
-        return low, high
-
     # ------------------------------------------------------------------------------------------------ agents
 
     @overload
@@ -331,26 +237,12 @@ class Oracle:
 
     # ------------------------------------------------------------------------------------------------ for the runner
 
-    def begin_step(self, step: int) -> None:
-        """Draws of this step are addressed by its number."""
-        root = self._frames[0]
-        del self._frames[1:]
-        root.index, root.seen = step, 0
-        if self.meter.mask is not None:
-            self.meter.switch(None)
-
-    def remember(self, times: Tensor) -> None:
-        """A parameter that is the same at every step: its bounds as a loop length are looked up, not computed."""
-        low, high = int(times.min()), int(times.max())
-        self._fixed_bounds[id(times)] = (times, low, high)
-
     def take(self, lanes: Sequence[int], real: Sequence[bool]) -> Instance:
         """Only these lanes, and the instance that serves them. Draws are addressed, so nothing of theirs has to be kept."""
         index = torch.tensor(lanes)
         self.meter.take(lanes, real)
         self._seed([self.seeds[lane] for lane in lanes])
-        self.L = len(lanes)
-        self._fixed_bounds.clear()
+        self._narrow(len(lanes))
         instance = self._instance.take(index)
         if instance is not self._instance:
             self.meter.restart_passes()
@@ -376,14 +268,3 @@ class Oracle:
         raise TypeError("an oracle cannot be copied or pickled: a copy would be a second, unread meter")
 
     __copy__ = __deepcopy__ = __reduce__ = __reduce_ex__ = _refuse_copy
-
-
-def _whole(what: str, value: object) -> int:
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise InvalidInput(f"{what} is a whole number or an (L, 1) tensor; got {value!r}") from None
-
-
-def _both(outer: Tensor | None, mask: Tensor) -> Tensor:
-    return mask if outer is None else outer & mask

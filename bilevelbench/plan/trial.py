@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -62,6 +63,11 @@ class Budget(Frozen):
         if self.cost is None and self.steps is None and self.seconds is None:
             raise ValueError("a budget needs one of cost, steps and seconds")
         return self
+
+    @property
+    def most(self) -> float:
+        """The cost that a trial does not exceed."""
+        return math.inf if self.cost is None else self.cost
 
 
 class Schedule(Frozen):

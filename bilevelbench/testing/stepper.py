@@ -7,7 +7,6 @@ import dataclasses
 import enum
 import math
 import random
-import sys
 import time
 import types
 import typing
@@ -24,14 +23,13 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.engine.loop import run_pack
 from bilevelbench.engine.record import PackResult
 from bilevelbench.engine.sanity import explain
-from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.errors import BilevelbenchError
 from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.lanes import PAD
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.rounding import TOLERANCE, keeps_bits
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.plan.trial import Budget, Spec, Trial
 from bilevelbench.testing.toys import Toy, ToyShared, ToySum
 
@@ -39,34 +37,18 @@ EXACT, NOISY, SUM = Toy(), Toy(sigma=0.1), ToySum()
 _PATIENCE = 1.0  # seconds
 
 
-class Bench:
-    """A method on a toy, one step after the other, as the runner makes them."""
+class Bench(PreparedPack):
+    """A method on a toy, one step after the other."""
 
     def __init__(
         self, method: Algorithm, problem: Problem, dtype: torch.dtype = torch.float64, budget: float = math.inf
     ) -> None:
         lanes = PAD if type(method).lanes else 1
         with default_dtype(dtype):
-            self.instance = problem.build()
-        self.instance.constants.problem = problem.name
-        self.resolved = method.resolve(self.instance.constants)
-        self.method = pack_algorithm([self.resolved] * lanes, dtype)
-        self.oracle = Oracle(self.instance, method.uses, range(lanes), [budget] * lanes)
-
-    def start(self) -> tuple[Tensor, Tensor]:
-        instance, lanes = self.instance, self.oracle.L
-        return instance.x0.expand(lanes, instance.dx).clone(), instance.y0.expand(lanes, instance.dy).clone()
-
-    def init(self, x0: Tensor, y0: Tensor) -> Any:
-        self.oracle.begin_step(0)
-        with torch.no_grad():
-            return self.method.init(x0, y0, self.oracle)
-
-    def step(self, number: int, state: Any) -> Any:
-        """Step `number`, counted from one."""
-        self.oracle.begin_step(number)
-        with torch.no_grad():
-            return self.method.step(state, self.oracle)
+            instance = problem.build()
+        instance.constants.problem = problem.name
+        self.resolved = method.resolve(instance.constants)
+        super().__init__(instance, [self.resolved] * lanes, range(lanes), [budget] * lanes)
 
     def numbers(self, steps: int) -> Iterator[int]:
         """1, 2, ..., steps; of slow steps only as many as fit into a second, at least one."""
@@ -78,7 +60,7 @@ class Bench:
 
     def states(self, steps: int) -> Iterator[Any]:
         """The state after `init`, and after each step."""
-        state = self.init(*self.start())
+        state = self.init()
         yield state
         for number in self.numbers(steps):
             state = self.step(number, state)
@@ -191,8 +173,7 @@ def told(error: BaseException, plugin: BaseModel) -> str:
     """An exception of a plugin as a sentence."""
     if isinstance(error, SystemExit):
         return f"it ended Python with sys.exit({error.code!r})"
-    module = sys.modules.get(type(plugin).__module__)
-    return explain(error, getattr(module, "__file__", None))
+    return explain(error, type(plugin))
 
 
 _WAYS_OUT = {

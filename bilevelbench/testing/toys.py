@@ -9,7 +9,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from torch import Generator, Tensor
 
 from bilevelbench.model.agents import Agents
-from bilevelbench.model.constants import bound, exact
+from bilevelbench.model.constants import Constant, bound, exact
 from bilevelbench.model.instance import Instance, Reference
 from bilevelbench.model.lanes import dot
 from bilevelbench.model.noise import Additive, Exact, FiniteSum, Rows
@@ -37,21 +37,7 @@ class Toy(Problem):
         B = _normal(rng, _DX, _DY) / _DY**0.5
         M = B @ inverse
         c, x0, y0 = _normal(rng, _DY), 2 + _normal(rng, 1, _DX), _normal(rng, 1, _DY)
-        joint = torch.cat([torch.cat([torch.zeros(_DX, _DX, dtype=torch.float64), -B], 1), torch.cat([-B.T, A], 1)])
-        constants = {
-            "mu": exact(0.5),
-            "L_gy": exact(1),
-            "L_g": exact(torch.linalg.matrix_norm(joint, 2)),
-            "rho_g": exact(0),
-            "nu_g": exact(0),
-            "L_f": exact(1),
-            "rho_f": exact(1.5 * 1.25**-2.5),  # |(√(1+u²))'''| is largest at u = 1/2
-            "C_f": exact(math.sqrt(_DY)),
-            "L_phi": bound(1 + torch.linalg.matrix_norm(M, 2) ** 2),
-            "rho_phi": bound(1.5 * 1.25**-2.5 * torch.linalg.matrix_norm(M, 2) ** 3),
-            "Delta": bound(float(_robust(x0 @ M - c).sum() + 0.5 * x0.square().sum()) - _DY),
-            "R": exact((y0 - x0 @ M).square().sum()),
-        }
+        constants = _toy_constants(A, B, M, c, x0, y0)
         A, B, M, c, x0, y0 = (t.to(dtype) for t in (A, B, M, c, x0, y0))
         Bt, Mt = B.T.contiguous(), M.T.contiguous()
 
@@ -82,6 +68,24 @@ class Toy(Problem):
             ),
             points="stack",
         )
+
+
+def _toy_constants(A: Tensor, B: Tensor, M: Tensor, c: Tensor, x0: Tensor, y0: Tensor) -> dict[str, Constant]:
+    joint = torch.cat([torch.cat([torch.zeros(_DX, _DX, dtype=torch.float64), -B], 1), torch.cat([-B.T, A], 1)])
+    return {
+        "mu": exact(0.5),
+        "L_gy": exact(1),
+        "L_g": exact(torch.linalg.matrix_norm(joint, 2)),
+        "rho_g": exact(0),
+        "nu_g": exact(0),
+        "L_f": exact(1),
+        "rho_f": exact(1.5 * 1.25**-2.5),  # |(√(1+u²))'''| is largest at u = 1/2
+        "C_f": exact(math.sqrt(_DY)),
+        "L_phi": bound(1 + torch.linalg.matrix_norm(M, 2) ** 2),
+        "rho_phi": bound(1.5 * 1.25**-2.5 * torch.linalg.matrix_norm(M, 2) ** 3),
+        "Delta": bound(float(_robust(x0 @ M - c).sum() + 0.5 * x0.square().sum()) - _DY),
+        "R": exact(float((y0 - x0 @ M).square().sum())),
+    }
 
 
 class ToyShared(Shared, Toy):

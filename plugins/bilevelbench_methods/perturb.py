@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
+from pydantic import PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
-from bilevelbench import InvalidInput, Oracle, keep, norm
+from bilevelbench import Algorithm, InvalidInput, Oracle, PerLane, keep, norm
 
 _ROUNDING = torch.finfo(torch.float64).eps
 
@@ -112,3 +114,29 @@ class Escape:
             T_p=max(1, math.ceil(iota * L / crossing)),
             zeta=eps * min(1 / (20 * iota**2), 1 / (16 * iota**2 * 2**iota)),
         )
+
+
+class Perturbed(Algorithm):
+    """A method with kicks, whose state has `kicks`; the answer is the last x that was kicked, with its y."""
+
+    reports = "own"
+
+    eps: PositiveFloat = 1e-2
+    """accuracy; a kick is due where |d| <= 0.8 eps"""
+    T_p: PerLane[PositiveInt] = 50
+    """steps between two kicks, at least"""
+    r: PositiveFloat | None = None
+    """radius of the kick, before it is scaled by eta_x; default eps/10"""
+    eta_x: PositiveFloat | None = None
+    """x-step; default 1/(2 L_phi)"""
+
+    @model_validator(mode="after")
+    def _kick_above_rounding(self) -> Self:
+        check_radius(self.r, self.eta_x)
+        return self
+
+    def answer(self, s: Any) -> tuple[Tensor, Tensor]:
+        return s.kicks.x, s.kicks.y
+
+    def x_step(self) -> float | None:
+        return self.eta_x

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Self
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.functional import pad
 
-from bilevelbench import Constant, Instance, Problem, Reference, bound, dot, exact
-from bilevelbench_problems.common import noise_model, random_orthogonal, spread
+from bilevelbench import Constant, Instance, Reference, bound, dot, exact
+from bilevelbench_problems.common import Stretched, noise_model, random_orthogonal, spread
 from bilevelbench_problems.separable import peak
 
 
-class Chain(Problem):
+class Chain(Stretched):
     """f(x, y) = (L_f sig²/152) F(Qᵀy/sig);  g(x, y) = 1/2 (y-x)ᵀH(y-x);  so y*(x) = x and φ(x) = f(x, x).
 
         F(u) = -Ψ(1)Φ(u_1) + Σ_{i=2..T} [Ψ(-u_{i-1}) Φ(-u_i) - Ψ(u_{i-1}) Φ(u_i)],   T = dim,
@@ -47,19 +46,10 @@ class Chain(Problem):
     """smoothness of f and of phi"""
     Delta: PositiveFloat = 1.0
     """bound on phi(x0) - inf phi; eps follows from it and dim"""
-    mu: PositiveFloat = 1.0
-    L: PositiveFloat = 2.0
-    """largest eigenvalue of H, whose smallest is mu"""
     rotate: bool = True
     sigma_f: NonNegativeFloat = 0.0
     sigma_g: NonNegativeFloat = 0.0
     sigma_h: NonNegativeFloat = 0.0
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.mu > self.L:
-            raise ValueError(f"mu = {self.mu} is larger than L = {self.L}")
-        return self
 
     @property
     def eps(self) -> float:
@@ -94,9 +84,6 @@ class Chain(Problem):
             half = from_chain(self.L_f / 152 * hessian(to_chain(x)))
             return from_chain(half.mT)
 
-        def g(x: Tensor, y: Tensor) -> Tensor:
-            return 0.5 * dot((y - x) @ H, y - x)
-
         def grad_g(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             force = (y - x) @ H
             return -force, force
@@ -104,7 +91,7 @@ class Chain(Problem):
         zero = torch.zeros(1, d, dtype=dtype)
         return Instance(
             f=lambda x, y: spread(f(y), x),
-            g=g,
+            g=lambda x, y: 0.5 * dot((y - x) @ H, y - x),
             grad_f_x=lambda x, y: spread(torch.zeros_like(x), y),
             grad_f_y=lambda x, y: spread(f_y(y), x),
             grad_g=grad_g,

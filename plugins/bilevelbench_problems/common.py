@@ -1,11 +1,29 @@
-"""What several problems share: the noise fields, random rotations, point axes, constants of stacked data and joint ones."""
+"""What several problems share: a spectrum, the noise model, rotations, point axes, constants of stacked data and joint ones."""
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
+from pydantic import PositiveFloat, model_validator
 from torch import Generator, Tensor
 
-from bilevelbench import Additive, Constant, Exact, exact
+from bilevelbench import Additive, Constant, Exact, Problem, exact
+
+
+class Stretched(Problem):
+    """A problem whose lower level has the curvature H, its eigenvalues evenly from mu to L."""
+
+    mu: PositiveFloat = 1.0
+    """smallest eigenvalue of H"""
+    L: PositiveFloat = 2.0
+    """largest eigenvalue of H"""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.mu > self.L:
+            raise ValueError(f"mu = {self.mu} is larger than L = {self.L}")
+        return self
 
 
 def noise_model(sigma_f: float, sigma_g: float, sigma_h: float) -> Exact | Additive:

@@ -36,10 +36,10 @@ from torch import Tensor
 
 from bilevelbench import Constant, FiniteSum, Instance, Problem, Rows, bound, dot, estimated, exact
 from bilevelbench_problems.common import joint_norm, spread
-from bilevelbench_problems.logreg import LogRegDigits, _Dense, _Loss, _Softmax, _solve
+from bilevelbench_problems.cross_entropy import CACHED_SCORES, Dense, Loss, Softmax, solve
+from bilevelbench_problems.logreg import LogRegDigits
 
 _FLAT = 20.0  # σ' = 2e-9
-_CACHED_SCORES = 72_000  # eight lanes
 _CLASSES = 10
 _SLOPES = (1 / 4, 1 / (6 * math.sqrt(3)), 1 / 8)  # the largest |σ'|, |σ''|, |σ'''|
 
@@ -58,7 +58,7 @@ class LabelCleaningDigits(Problem):
         (A, b), *clean, wrong = self._data()
         dtype = torch.get_default_dtype()
         train = _Weighted(A, b, self.ridge, dtype)
-        val, test = (_Loss(train.link, *part, dtype) for part in clean)
+        val, test = (Loss(train.link, *part, dtype) for part in clean)
 
         def hits(x: Tensor) -> Tensor:
             return ((x < 0) & wrong).sum(-1, keepdim=True).to(dtype)
@@ -131,7 +131,7 @@ class _Weighted:
     """g and its derivatives over (*points, L, .), whole or of some rows."""
 
     def __init__(self, A: Tensor, b: Tensor, ridge: float, dtype: torch.dtype) -> None:
-        self.link, self.ridge, (self.n, self.p) = _Softmax(_CLASSES), ridge, A.shape
+        self.link, self.ridge, (self.n, self.p) = Softmax(_CLASSES), ridge, A.shape
         self.A, self.T = A.to(dtype), self.link.targets(b).to(dtype)
 
     def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
@@ -178,7 +178,7 @@ class _Weighted:
 
     def _by_blocks(self, function: Callable[..., Tensor], rows: Rows | None, x: Tensor, *vectors: Tensor) -> Tensor:
         """All rows: a few lanes at a time, so that their scores stay in the processor's cache."""
-        size = max(1, _CACHED_SCORES // self.T.numel())
+        size = max(1, CACHED_SCORES // self.T.numel())
         axes = torch.broadcast_shapes(x.shape[:-1], *(v.shape[:-1] for v in vectors))
         if rows is not None or axes.numel() <= size:
             return function(self._batch(x, rows), *vectors)
@@ -188,7 +188,7 @@ class _Weighted:
 
 
 @dataclass(frozen=True)
-class _Cleaned(_Dense):
+class Cleaned(Dense):
     """The weighted sum of CE_i at one y without lanes, for the constants; w is σ(x), (n,)."""
 
     w: Tensor
@@ -220,7 +220,7 @@ class _Cleaned(_Dense):
         return (scaled.T.unsqueeze(-1) * self.A.unsqueeze(-2)).flatten(-2)
 
 
-def _hess_phi(train: _Cleaned, val: _Dense, y: Tensor, H: Tensor) -> Tensor:
+def _hess_phi(train: Cleaned, val: Dense, y: Tensor, H: Tensor) -> Tensor:
     """∇²φ = M f_yy Mᵀ - v·(g_yxx + g_yyx M + its transpose + g_yyy[M, M]), M = -J H⁻¹, v = H⁻¹ f_y, at y = y*(x)."""
     factor = torch.linalg.cholesky(H)
     v = torch.cholesky_solve(val.gradient(y).unsqueeze(-1), factor).squeeze(-1)
@@ -238,14 +238,14 @@ def _looked_at(wrong: Tensor) -> list[Tensor]:
 @functools.lru_cache(maxsize=32)
 def _constants(problem: LabelCleaningDigits) -> dict[str, Constant]:
     """Some dense linear algebra, a few seconds, so it is kept."""
-    link, ridge = _Softmax(_CLASSES), problem.ridge
+    link, ridge = Softmax(_CLASSES), problem.ridge
     (A, b), clean, _, wrong = problem._data()
-    val, n = _Dense(link, *clean), len(b)
+    val, n = Dense(link, *clean), len(b)
     curvatures, solutions = [], []
     y = torch.zeros(_CLASSES * A.shape[1], dtype=torch.float64)
     for x in _looked_at(wrong):
-        train = _Cleaned(link, A, b, 1 / (1 + torch.exp(-x)))
-        y, H = _solve(train, torch.full_like(y, ridge), y)
+        train = Cleaned(link, A, b, 1 / (1 + torch.exp(-x)))
+        y, H = solve(train, torch.full_like(y, ridge), y)
         solutions.append(y)
         curvatures.append(float(torch.linalg.eigvalsh(_hess_phi(train, val, y, H)).abs().max()))
     L_gy = link.curvature * train.top() + ridge

@@ -43,18 +43,14 @@ import numpy as np
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from scipy.sparse import csc_matrix, csr_matrix
-from scipy.sparse.linalg import svds
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from bilevelbench import Constant, DataFile, Instance, Problem, bound, estimated
-from bilevelbench_problems.common import joint_norm, spread
-from bilevelbench_problems.csr import CSR
+from bilevelbench import Constant, DataFile, Instance, Problem
+from bilevelbench_problems.common import spread
+from bilevelbench_problems.sparse_cross_entropy import SparseLoss, measured_constants
 
 _PRETRAIN_STEP = 100.0
 _SETTLED = 100  # pretraining steps to where constants are measured if y0 = 0
-_POWER_STEPS = 30
-_CURVATURE, _SLOPE, _THIRD = 1 / 2, math.sqrt(2), math.sqrt(2) ** 3 / (6 * math.sqrt(3))  # of CE along unit vectors
 
 
 @dataclass(frozen=True)
@@ -95,42 +91,35 @@ class _Newsgroups(Problem):
     def build(self) -> Instance:
         dtype = torch.get_default_dtype()
         posts, classes = _prepared(self)
-        train, val, test, selection = (_Loss(*part, classes, dtype) for part in posts)
+        train, val, test, selection = (SparseLoss(*part, classes, dtype) for part in posts)
         p, reg = train.p, self._reg(train.p, classes)
         y0, constants = _start(self)
 
         def shape(y: Tensor) -> Tensor:
             return y.unflatten(-1, (p, classes))
 
-        def weights(x: Tensor) -> Tensor:
-            return reg * x.exp()
+        def coupled(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+            return reg * x.exp() * (shape(y) * shape(v)).sum(-1)
 
-        def coupled(w: Tensor, y: Tensor, v: Tensor) -> Tensor:
-            return w * (shape(y) * shape(v)).sum(-1)
-
-        def grad_g_y(w: Tensor, y: Tensor) -> Tensor:
-            return _plus(train.gradient(shape(y)), w.unsqueeze(-1), shape(y)).flatten(-2)
-
-        def grad_g(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            w = weights(x)
-            return 0.5 * coupled(w, y, y), grad_g_y(w, y)
+        def g_y(x: Tensor, y: Tensor) -> Tensor:
+            return _plus(train.gradient(shape(y)), (reg * x.exp()).unsqueeze(-1), shape(y)).flatten(-2)
 
         probabilities = _LastOne(lambda y: train.probabilities(shape(y)))
 
         def hvp(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
             bent = train.bend(probabilities(y), shape(v))
-            return _plus(bent, weights(x).unsqueeze(-1), shape(v)).flatten(-2)
+            return _plus(bent, (reg * x.exp()).unsqueeze(-1), shape(v)).flatten(-2)
 
         return Instance(
             f=lambda x, y: spread(val.value(shape(y)), x),
-            g=lambda x, y: train.value(shape(y)) + 0.5 * coupled(weights(x), y, y).sum(-1, keepdim=True),
+            g=lambda x, y: train.value(shape(y)) + 0.5 * coupled(x, y, y).sum(-1, keepdim=True),
             grad_f_x=lambda x, y: spread(torch.zeros_like(x), y),
             grad_f_y=lambda x, y: spread(val.gradient(shape(y)).flatten(-2), x),
-            grad_g=grad_g,
-            grad_g_x=lambda x, y: 0.5 * coupled(weights(x), y, y),
-            grad_g_y=lambda x, y: grad_g_y(weights(x), y),
+            grad_g=lambda x, y: (0.5 * coupled(x, y, y), g_y(x, y)),
+            grad_g_x=lambda x, y: 0.5 * coupled(x, y, y),
+            grad_g_y=g_y,
             hvp_g_yy=hvp,
-            jvp_g_xy=lambda x, y, v: coupled(weights(x), y, v),
+            jvp_g_xy=lambda x, y, v: coupled(x, y, v),
             x0=torch.zeros(1, p),
             y0=y0.to(dtype) if self.pretrain else torch.zeros(1, p * classes),
             constants=constants,
@@ -295,57 +284,17 @@ def _plus(G: Tensor, w: Tensor, V: Tensor) -> Tensor:
     return G.addcmul_(w, V) if fits else torch.addcmul(G, w, V)
 
 
-class _Loss:
-    """Mean cross-entropy of some posts as a function of Y (.., p, C), and its derivatives."""
-
-    def __init__(self, A: csr_matrix, labels: np.ndarray, classes: int, dtype: torch.dtype) -> None:
-        self.A, (self.n, self.p) = CSR(A, dtype), A.shape
-        self.labels = torch.from_numpy(labels.astype(np.int64))
-        self.T = one_hot(self.labels, classes).to(dtype)
-
-    def value(self, Y: Tensor) -> Tensor:
-        Z = self.A @ Y
-        return (torch.logsumexp(Z, -1) - (self.T * Z).sum(-1)).mean(-1, keepdim=True)
-
-    def accuracy(self, Y: Tensor) -> Tensor:
-        return ((self.A @ Y).argmax(-1) == self.labels).to(Y.dtype).mean(-1, keepdim=True)
-
-    def gradient(self, Y: Tensor) -> Tensor:
-        return self.A.T @ ((self.probabilities(Y) - self.T) / self.n)
-
-    def probabilities(self, Y: Tensor) -> Tensor:
-        return torch.softmax(self.A @ Y, -1)
-
-    def bend(self, P: Tensor, V: Tensor) -> Tensor:
-        """The Hessian times V, where the classes have these probabilities."""
-        return self.A.T @ (_bend(P, self.A @ V) / self.n)
-
-    def turn(self, P: Tensor, V: Tensor, W: Tensor) -> Tensor:
-        """The derivative of that product along W."""
-        U, dP = self.A @ V, _bend(P, self.A @ W)
-        return self.A.T @ ((dP * (U - _dot(P, U)) - P * _dot(dP, U)) / self.n)
-
-
-def _dot(P: Tensor, U: Tensor) -> Tensor:
-    return (P * U).sum(-1, keepdim=True)
-
-
-def _bend(P: Tensor, U: Tensor) -> Tensor:
-    """The Hessian of CE in each post's scores times U."""
-    return P * (U - _dot(P, U))
-
-
 @functools.lru_cache(maxsize=2)
 def _start(problem: _Newsgroups) -> tuple[Tensor, dict[str, Constant]]:
     """The pretrained y, (1, p C), and what is measured there; in float32 whatever the trial's precision."""
     posts, classes = _prepared(problem)
-    train, val, selection = (_Loss(*posts[part], classes, torch.float32) for part in (0, 1, 3))
+    train, val, selection = (SparseLoss(*posts[part], classes, torch.float32) for part in (0, 1, 3))
     with torch.no_grad():
         Y = _pretrained(train, selection, classes, problem.pretrain or _SETTLED)
-        return Y.reshape(1, -1), _constants(posts, train, val, Y, problem._reg(train.p, classes))
+        return Y.reshape(1, -1), measured_constants(posts, train, val, Y, problem._reg(train.p, classes))
 
 
-def _pretrained(train: _Loss, selection: _Loss, classes: int, steps: int) -> Tensor:
+def _pretrained(train: SparseLoss, selection: SparseLoss, classes: int, steps: int) -> Tensor:
     Y = torch.zeros(train.p, classes, dtype=torch.float32)
     best, least = Y, math.inf
     for _ in range(steps):
@@ -354,58 +303,3 @@ def _pretrained(train: _Loss, selection: _Loss, classes: int, steps: int) -> Ten
         if loss < least:
             best, least = Y, loss
     return best
-
-
-def _constants(
-    posts: list[tuple[csr_matrix, np.ndarray]], train: _Loss, val: _Loss, Y: Tensor, reg: float
-) -> dict[str, Constant]:
-    (A, _), (V, _) = posts[:2]
-    top, top_val = _top(A), _top(V)
-    L_gy = _CURVATURE * top + reg
-    words = Y.square().sum(-1).double()  # the regulariser couples x_j with row j, and the Hessian in y is at most L_gy
-    size = float(words.max().sqrt())
-    return {
-        "mu": estimated(reg),
-        "L_gy": estimated(L_gy),
-        "L_g": estimated(joint_norm(0.5 * reg * words, reg * words.sqrt(), L_gy)),
-        "rho_g": estimated(_THIRD * _longest(A) * top + reg * (0.5 * size**2 + 3 * size + 3)),
-        "C_f": bound(_SLOPE * math.sqrt(top_val)),
-        "L_f": bound(_CURVATURE * top_val),
-        "rho_f": bound(_THIRD * _longest(V) * top_val),
-        "L_phi": estimated(_curvature(A, train, val, Y, reg)),
-        "Delta": estimated(float(val.value(Y))),
-    }
-
-
-def _top(A: csr_matrix) -> float:
-    """The largest eigenvalue of the mean of a aᵀ; features are not negative, so the mean post is no bad start."""
-    (sigma,) = svds(A, k=1, return_singular_vectors=False, v0=np.ones(min(A.shape)))
-    return float(sigma) ** 2 / A.shape[0] * (1 + 1e-9)
-
-
-def _longest(A: csr_matrix) -> float:
-    return math.sqrt(A.multiply(A).sum(1).max())
-
-
-def _curvature(A: csr_matrix, train: _Loss, val: _Loss, Y: Tensor, reg: float) -> float:
-    """The largest |eigenvalue| of M f_yy Mᵀ - v·(g_yxx + g_yyx M + its transpose + g_yyy[M, M]), by power iteration.
-
-    M = -J H⁻¹ and v = H⁻¹ f_y, with the diagonal of H for H: then M, like J, keeps to the row of its word.
-    """
-    P, P_val = train.probabilities(Y), val.probabilities(Y)
-    across = (P * (1 - P)).double().numpy()
-    H = torch.from_numpy(A.multiply(A).T.tocsr() @ across / train.n + reg).to(Y.dtype)
-    v, M = val.gradient(Y) / H, -reg * Y / H
-    diagonal = reg * (v * (Y + 2 * M)).sum(-1)
-
-    def product(u: Tensor) -> Tensor:
-        dY = u.unsqueeze(-1) * M
-        return (M * (val.bend(P_val, dY) - train.turn(P, v, dY))).sum(-1) - diagonal * u
-
-    u = torch.full((train.p,), train.p**-0.5, dtype=Y.dtype)
-    size = 0.0
-    for _ in range(_POWER_STEPS):
-        u = product(u)
-        size = float(u.norm())
-        u = u / size
-    return size

@@ -10,40 +10,20 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, Self
+from typing import Annotated, Self
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from bilevelbench import Constant, Instance, Problem, Reference, dot, exact
-from bilevelbench_problems.common import noise_model, of_each_lane, random_orthogonal, spread
-from bilevelbench_problems.logcosh import ROBUST
-from bilevelbench_problems.separable import ANCHOR, LOG_COSH, SADDLE, Separable, peak, times
-
-Bounded = Literal["exact", "bound"]
+from bilevelbench import Constant, Instance, Reference, dot, exact
+from bilevelbench_problems.common import Stretched, noise_model, of_each_lane, random_orthogonal, spread
+from bilevelbench_problems.landscapes import Landscape, Row, Wells
+from bilevelbench_problems.separable import ANCHOR, LOG_COSH, Separable, Valley, peak, times
 
 
-class Landscape(Protocol):
-    """F : Rⁿ -> R over lanes, even in each coordinate, F(0) = 0, with a strict saddle at 0.
-
-    `steepest`, `bend` and `twist` are Lipschitz constants of F, ∇F and ∇²F, all `kind`; `drop` is F(0) - inf F.
-    """
-
-    n: int
-    kind: Bounded
-    steepest: float
-    bend: float
-    twist: float
-    drop: float
-
-    def value(self, u: Tensor) -> Tensor: ...
-    def gradient(self, u: Tensor) -> Tensor: ...
-    def hessian(self, u: Tensor) -> Tensor: ...
-
-
-class _Saddles(Problem):
+class _Saddles(Stretched):
     """f(x, y) = Σ_i [s(ξ_i) + s(η_i)] + F(η'),  g(x, y) = 1/2 wᵀHw + bᵀx + c Σ_i log cosh(ω_i),  w = y - Mx - shift.
 
     s(w) = √(1+w²). x = (Uξ, ξ') and y = (Vη, η') with U and V random orthogonal; M = V diag(m) Uᵀ ⊕ gain_max I and
@@ -68,8 +48,6 @@ class _Saddles(Problem):
     """coordinates in which φ is convex"""
     strength: PositiveFloat = 1.0
     """factor of F"""
-    mu: PositiveFloat = 1.0
-    L: PositiveFloat = 2.0
     gain_min: Annotated[float, Field(gt=0, le=100)] = 1.0
     """smallest singular value of M"""
     gain_max: Annotated[float, Field(gt=0, le=100)] = 2.0
@@ -83,9 +61,7 @@ class _Saddles(Problem):
     sigma_h: NonNegativeFloat = 0.0
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.mu > self.L:
-            raise ValueError(f"mu = {self.mu} is larger than L = {self.L}")
+    def _ordered_gains(self) -> Self:
         if self.gain_min > self.gain_max:
             raise ValueError(f"gain_min = {self.gain_min} is larger than gain_max = {self.gain_max}")
         return self
@@ -164,48 +140,31 @@ class _Saddles(Problem):
         }
 
     def _instance(self, F: Landscape, data: _Data) -> Instance:
-        M, Mt, H, b, c, s = data.M, data.M.mT.contiguous(), data.H, data.b, self.c, self.stable
-        in_x, in_y = Separable(ANCHOR, data.U[..., :s]), Separable(ANCHOR, data.V[..., :s])
-        curl, gain = Separable(LOG_COSH, data.V), self.gain_max
+        M, Mt, b, s, gain = data.M, data.M.mT.contiguous(), data.b, self.stable, self.gain_max
+        f = _Upper(F, Separable(ANCHOR, data.U[..., :s]), Separable(ANCHOR, data.V[..., :s]), s)
+        valley = Valley(data.H, Separable(LOG_COSH, data.V), self.c)
 
         def y_star(x: Tensor) -> Tensor:
             return times(x, Mt) + data.shift
 
-        def f(x: Tensor, y: Tensor) -> Tensor:
-            return in_x(x) + in_y(y) + F.value(y[..., s:])
-
-        def f_y(y: Tensor) -> Tensor:
-            return in_y.gradient(y) + pad(F.gradient(y[..., s:]), (s, 0))
-
-        def g(x: Tensor, y: Tensor) -> Tensor:
-            w = y - y_star(x)
-            value = 0.5 * dot(times(w, H), w) + dot(b, x)
-            return value + c * curl(w) if c else value
-
         def g_y(x: Tensor, y: Tensor) -> Tensor:
-            w = y - y_star(x)
-            return times(w, H) + c * curl.gradient(w) if c else times(w, H)
+            return valley.gradient(y - y_star(x))
 
         def grad_g(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             force = g_y(x, y)
             return b - times(force, M), force
 
         def hvp(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-            return times(v, H) + c * curl.hvp(y - y_star(x), v) if c else spread(times(v, H), x, y)
-
-        def hess_phi(x: Tensor) -> Tensor:
-            y = y_star(x)
-            unstable = gain**2 * F.hessian(y[..., s:])
-            return in_x.hessian(x) + Mt @ in_y.hessian(y) @ M + pad(unstable, (s, 0, s, 0))
+            return valley.hvp(y - y_star(x) if self.c else spread(y, x), v)  # without a bend it is the same everywhere
 
         def take(lanes: Tensor) -> Instance:
             return self._instance(F, data.take(lanes))
 
         return Instance(
-            f=f,
-            g=g,
-            grad_f_x=lambda x, y: spread(in_x.gradient(x), y),
-            grad_f_y=lambda x, y: spread(f_y(y), x),
+            f=f.value,
+            g=lambda x, y: valley.value(y - y_star(x), dot(b, x)),
+            grad_f_x=lambda x, y: spread(f.in_x.gradient(x), y),
+            grad_f_y=lambda x, y: spread(f.by_y(y), x),
             grad_g=grad_g,
             grad_g_y=g_y,
             hvp_g_yy=hvp,
@@ -216,14 +175,35 @@ class _Saddles(Problem):
             noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
             reference=Reference(
                 y_star=y_star,
-                phi=lambda x: f(x, y_star(x)),
-                grad_phi=lambda x: in_x.gradient(x) + times(f_y(y_star(x)), M),
-                hess_phi=hess_phi,
+                phi=lambda x: f.value(x, y_star(x)),
+                grad_phi=lambda x: f.in_x.gradient(x) + times(f.by_y(y_star(x)), M),
+                hess_phi=lambda x: f.hess_phi(x, y_star(x), M, gain),
             ),
             points="stack",
             metrics={"escaped": lambda x, y: (gain * x[..., s:].abs() > 0.5).to(x.dtype).sum(-1, keepdim=True)},
             take=take if len(data.x0) > 1 else None,  # a single data set serves any lanes
         )
+
+
+@dataclass(frozen=True)
+class _Upper:
+    """f, with its s stable coordinates first."""
+
+    F: Landscape
+    in_x: Separable
+    in_y: Separable
+    s: int
+
+    def value(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.in_x(x) + self.in_y(y) + self.F.value(y[..., self.s :])
+
+    def by_y(self, y: Tensor) -> Tensor:
+        return self.in_y.gradient(y) + pad(self.F.gradient(y[..., self.s :]), (self.s, 0))
+
+    def hess_phi(self, x: Tensor, y: Tensor, M: Tensor, gain: float) -> Tensor:
+        unstable = gain**2 * self.F.hessian(y[..., self.s :])
+        stable = self.in_x.hessian(x) + M.mT.contiguous() @ self.in_y.hessian(y) @ M
+        return stable + pad(unstable, (self.s, 0, self.s, 0))
 
 
 class Saddle(_Saddles):
@@ -269,98 +249,6 @@ class SaddleChain(_Saddles):
 
     def landscape(self) -> Landscape:
         return Row(self.saddles, self.strength)
-
-
-class Wells:
-    """strength Σ_i h(u_i), h = SADDLE."""
-
-    kind: Bounded = "exact"
-
-    def __init__(self, n: int, strength: float) -> None:
-        self.n, self.strength = n, strength
-        self.steepest = strength * math.sqrt(n) / 2
-        self.bend, self.twist = strength * peak(SADDLE.curvature), strength * peak(SADDLE.third)
-        self.drop = strength * n * (1.5 - math.sqrt(2))
-
-    def value(self, u: Tensor) -> Tensor:
-        return self.strength * SADDLE.value(u).sum(-1, keepdim=True)
-
-    def gradient(self, u: Tensor) -> Tensor:
-        return self.strength * SADDLE.slope(u)
-
-    def hessian(self, u: Tensor) -> Tensor:
-        return self.strength * torch.diag_embed(SADDLE.curvature(u))
-
-
-class Row:
-    """strength [Σ_i h_i(u_i) - γ Σ_i r(u_i) r(u_{i+1})] with h_1 = SADDLE, the others β (ANCHOR - 1), and r = ROBUST.
-
-    The constants are bounds, from 0 <= r < 1 and at most two neighbours. Gradient: entry by entry; s' and r' have the sign
-    of u, so their difference is at most the larger one, and h' has the other sign where |u| < 1, most at 1/√5. Hessian: the
-    largest sum of a row, where s'' >= 0 and r'' >= -1/2. Third derivative: it is largest on the diagonal T[a, a, a],
-    ‖a‖ = 1, where Σ|a_i|³ <= 1 and, with k neighbours at most, Σ a_i² (|a_{i-1}| + |a_{i+1}|) <= √k.
-    """
-
-    kind: Bounded = "bound"
-    beta, gamma = 0.25, 0.75
-
-    def __init__(self, n: int, strength: float) -> None:
-        self.n, self.strength = n, strength
-        near = torch.tensor([(i > 0) + (i < n - 1) for i in range(n)], dtype=torch.float64)
-        r1, r2, r3 = (peak(h) for h in (ROBUST.slope, ROBUST.curvature, ROBUST.third))
-
-        def of_each(first: float, other: float) -> Tensor:
-            return torch.tensor([first] + [other] * (n - 1), dtype=torch.float64)
-
-        pull, dip = self.gamma * near, -float(SADDLE.slope(torch.tensor(math.sqrt(0.2), dtype=torch.float64)))
-        slopes = torch.maximum(of_each(0.5, self.beta), of_each(dip, 0.0) + pull * r1)
-        hollow = of_each(peak(lambda u: SADDLE.curvature(u).clamp(min=0)), self.beta) + pull / 2
-        bends = torch.maximum(hollow, of_each(0.5, 0.0) + pull * r2) + pull * r1**2
-        twists = of_each(peak(SADDLE.third), self.beta * peak(ANCHOR.third)) + pull * r3
-        self.steepest = strength * float(slopes.norm())
-        self.bend = strength * float(bends.max())
-        self.twist = strength * float(twists.max() + 3 * self.gamma * near.max().sqrt() * r1 * r2)
-        self.drop = -float(self.value(self.minimum()))
-
-    def value(self, u: Tensor) -> Tensor:
-        r = ROBUST.value(u)
-        alone = SADDLE.value(u[..., :1]) + self.beta * (ANCHOR.value(u[..., 1:]) - 1).sum(-1, keepdim=True)
-        return self.strength * (alone - self.gamma * (r[..., :-1] * r[..., 1:]).sum(-1, keepdim=True))
-
-    def gradient(self, u: Tensor) -> Tensor:
-        alone = torch.cat([SADDLE.slope(u[..., :1]), self.beta * ANCHOR.slope(u[..., 1:])], -1)
-        return self.strength * (alone - self.gamma * ROBUST.slope(u) * self._neighbours(u))
-
-    def hessian(self, u: Tensor) -> Tensor:
-        alone = torch.cat([SADDLE.curvature(u[..., :1]), self.beta * ANCHOR.curvature(u[..., 1:])], -1)
-        diagonal = torch.diag_embed(alone - self.gamma * ROBUST.curvature(u) * self._neighbours(u))
-        slope = ROBUST.slope(u)
-        above = torch.diag_embed(-self.gamma * slope[..., :-1] * slope[..., 1:], 1)
-        return self.strength * (diagonal + above + above.mT)
-
-    def _neighbours(self, u: Tensor) -> Tensor:
-        """r(u_{i-1}) + r(u_{i+1})."""
-        r = ROBUST.value(u)
-        return pad(r[..., :-1], (1, 0)) + pad(r[..., 1:], (0, 1))
-
-    def minimum(self) -> Tensor:
-        """The positive one, (n,): T(T(..(1/2, .., 1/2))) grows to it, T as in `SaddleChain`."""
-        C = torch.full((self.n,), 2.0, dtype=torch.float64)
-        for _ in range(1000):
-            near = self._neighbours((C - 1).sqrt())
-            rest = (2 * self.gamma / self.beta * near[1:]) ** (2 / 3)
-            new = torch.cat([torch.tensor([_first(4 * self.gamma * float(near[0]))], dtype=torch.float64), rest])
-            if bool((new <= C * (1 + 1e-15)).all()):  # it grows no more
-                break
-            C = new
-        return (C - 1).sqrt()
-
-
-def _first(force: float) -> float:
-    """C >= 2 with (C - 2) √C = force."""
-    from scipy.optimize import brentq  # here: it takes a worker process a third of a second
-
-    return float(brentq(lambda root: root**3 - 2 * root - force, math.sqrt(2) - 1e-9, 2 + force, xtol=1e-15)) ** 2
 
 
 @functools.lru_cache

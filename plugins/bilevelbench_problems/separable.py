@@ -11,6 +11,9 @@ from scipy.special import hyp2f1
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from bilevelbench import dot
+from bilevelbench_problems.common import spread
+
 Function = Callable[[Tensor], Tensor]
 
 
@@ -59,6 +62,26 @@ class Separable:
 
     def hvp(self, z: Tensor, v: Tensor) -> Tensor:
         return times(self.h.curvature(times(z, self.C)) * times(v, self.C), self.Ct)
+
+
+@dataclass(frozen=True)
+class Valley:
+    """1/2 wᵀHw + c F(w): a strongly convex bowl around w = 0, bent where c > 0."""
+
+    H: Tensor
+    bend: Separable
+    c: float
+
+    def value(self, w: Tensor, linear: Tensor) -> Tensor:
+        """With a linear part, which a lower level has in x."""
+        value = 0.5 * dot(times(w, self.H), w) + linear
+        return value + self.c * self.bend(w) if self.c else value
+
+    def gradient(self, w: Tensor) -> Tensor:
+        return times(w, self.H) + self.c * self.bend.gradient(w) if self.c else times(w, self.H)
+
+    def hvp(self, w: Tensor, v: Tensor) -> Tensor:
+        return times(v, self.H) + self.c * self.bend.hvp(w, v) if self.c else spread(times(v, self.H), w)
 
 
 class _PowerTailValue(torch.autograd.Function):

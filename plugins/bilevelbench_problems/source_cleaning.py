@@ -42,8 +42,8 @@ from torch import Tensor
 
 from bilevelbench import Constant, FiniteSum, Instance, Problem, Rows, bound, dot, estimated, exact, norm
 from bilevelbench_problems.common import joint_norm, spread
-from bilevelbench_problems.label_cleaning import _Cleaned
-from bilevelbench_problems.logreg import _Dense, _Loss, _Softmax, _solve
+from bilevelbench_problems.cross_entropy import Dense, Loss, Softmax, solve
+from bilevelbench_problems.label_cleaning import Cleaned
 from bilevelbench_problems.sources import Estimator, Sources, dealt, garbage_weight, means, of_rows, turn
 
 _FLAT = 6.0  # a weight of 6e-6 is left, and with it |∇φ| of about 2e-6: nobody meets a target of 1e-6 by running away
@@ -77,7 +77,7 @@ class SourceCleaningLinear(Problem):
         (A, b), *clean, source = self._data()
         dtype = torch.get_default_dtype()
         train = _Mixture(A, b, Sources(source, self.sources, self.estimator, dtype), self.l2, self.classes, dtype)
-        val, test = (_Loss(train.link, *part, dtype) for part in clean)
+        val, test = (Loss(train.link, *part, dtype) for part in clean)
         target = torch.eye(self.sources)[0]
         return Instance(
             f=lambda x, y, rows=None: spread(val.value(train.matrix(y), rows), x),
@@ -121,7 +121,7 @@ class _Mixture:
     """g and its derivatives over (*points, L, .), whole or of some rows."""
 
     def __init__(self, A: Tensor, b: Tensor, sources: Sources, l2: float, classes: int, dtype: torch.dtype) -> None:
-        self.link, self.sources, self.l2, self.n = _Softmax(classes), sources, l2, len(b)
+        self.link, self.sources, self.l2, self.n = Softmax(classes), sources, l2, len(b)
         self.A, self.T = A.to(dtype), self.link.targets(b).to(dtype)
 
     def matrix(self, y: Tensor) -> Tensor:
@@ -171,16 +171,16 @@ class _Level:
     A: Tensor
     b: Tensor
     sources: Sources
-    val: _Dense
+    val: Dense
     l2: float
 
-    def train(self, w: Tensor) -> _Cleaned:
-        return _Cleaned(self.val.link, self.A, self.b, len(self.b) * of_rows(self.sources.shares(None), w))
+    def train(self, w: Tensor) -> Cleaned:
+        return Cleaned(self.val.link, self.A, self.b, len(self.b) * of_rows(self.sources.shares(None), w))
 
     def solve(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """y*(x) and the Hessian of g there."""
         start = torch.zeros(self.val.link.scores * self.A.shape[1], dtype=torch.float64)
-        return _solve(self.train(torch.softmax(x, -1)), torch.full_like(start, self.l2), start)
+        return solve(self.train(torch.softmax(x, -1)), torch.full_like(start, self.l2), start)
 
     def grad_phi(self, x: Tensor) -> Tensor:
         y, H = self.solve(x)
@@ -199,12 +199,12 @@ class _Level:
 def _constants(problem: SourceCleaningLinear) -> dict[str, Constant]:
     """Some dense linear algebra, so it is kept."""
     (A, b), clean, _, source = problem._data()
-    link, l2, m = _Softmax(problem.classes), problem.l2, problem.sources
-    val = _Dense(link, *clean)
+    link, l2, m = Softmax(problem.classes), problem.l2, problem.sources
+    val = Dense(link, *clean)
     level = _Level(A, b, Sources(source, m, "unbiased", torch.float64), val, l2)
     first = torch.eye(m, dtype=torch.float64)[0]
     y, _ = level.solve(0 * first)
-    each = [_Dense(link, A[source == i], b[source == i]) for i in range(m)]
+    each = [Dense(link, A[source == i], b[source == i]) for i in range(m)]
     top = max(part.top() for part in each)
     L_gy, slope = link.curvature * top + l2, link.slope * math.sqrt(top)
     loss = math.log(problem.classes) * (

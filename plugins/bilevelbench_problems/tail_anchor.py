@@ -6,18 +6,28 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Generator, Tensor
 
-from bilevelbench import Constant, Instance, Problem, Reference, dot, exact
-from bilevelbench_problems.common import noise_model, of_each_lane, random_orthogonal, spread
-from bilevelbench_problems.separable import ANCHOR, LOG_COSH, SADDLE, Separable, peak, power_tail, tail_drop, times
+from bilevelbench import Constant, Instance, Reference, dot, exact
+from bilevelbench_problems.common import Stretched, noise_model, of_each_lane, random_orthogonal, spread
+from bilevelbench_problems.separable import (
+    ANCHOR,
+    LOG_COSH,
+    SADDLE,
+    Separable,
+    Valley,
+    peak,
+    power_tail,
+    tail_drop,
+    times,
+)
 
 
-class TailAnchor(Problem):
+class TailAnchor(Stretched):
     """f(x, y) = Σ_i p(y_i) + Σ_anchors s(x_i);  g(x, y) = 1/2 (y-x)ᵀH(y-x) + bᵀx + c Σ_i log cosh(y_i - x_i).
 
     p'(u) = -(1+u²)^(-q/2), p(0) = 0, and s(w) = √(1+w²); x holds the tail coordinates, then the anchors. So
@@ -41,8 +51,6 @@ class TailAnchor(Problem):
     tails: PositiveInt = 1
     anchors: NonNegativeInt = 1
     saddle: bool = False
-    mu: PositiveFloat = 1.0
-    L: PositiveFloat = 2.0
     c: NonNegativeFloat = 0.0
     q: Annotated[float, Field(gt=1)] = 1.05
     drift: NonNegativeFloat = 1.0
@@ -50,12 +58,6 @@ class TailAnchor(Problem):
     sigma_f: NonNegativeFloat = 0.0
     sigma_g: NonNegativeFloat = 0.0
     sigma_h: NonNegativeFloat = 0.0
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.mu > self.L:
-            raise ValueError(f"mu = {self.mu} is larger than L = {self.L}")
-        return self
 
     def build_lanes(self, data_seeds: Sequence[int]) -> Instance:
         lanes = [self._draw(self.generator(seed)) for seed in data_seeds]
@@ -115,13 +117,13 @@ class TailAnchor(Problem):
         }
 
     def _instance(self, data: _Data) -> Instance:
-        Q, H, b, c = data.Q, data.H, data.b, self.c
+        Q, b = data.Q, data.b
         tails, n = self.tails, self.tails + self.anchors
         in_x = Separable(ANCHOR, Q[..., tails:n])
         in_y = [Separable(power_tail(self.q), Q[..., :n])]
         if self.saddle:
             in_y.append(Separable(SADDLE, Q[..., n:]))
-        bend = Separable(LOG_COSH, Q)
+        valley = Valley(data.H, Separable(LOG_COSH, Q), self.c)
 
         def f(x: Tensor, y: Tensor) -> Tensor:
             return sum((F(y) for F in in_y), start=in_x(x))
@@ -129,34 +131,22 @@ class TailAnchor(Problem):
         def f_y(y: Tensor) -> Tensor:
             return functools.reduce(torch.add, [F.gradient(y) for F in in_y])
 
-        def g(x: Tensor, y: Tensor) -> Tensor:
-            w = y - x
-            value = 0.5 * dot(times(w, H), w) + dot(b, x)
-            return value + c * bend(w) if c else value
-
-        def g_y(x: Tensor, y: Tensor) -> Tensor:
-            w = y - x
-            return times(w, H) + c * bend.gradient(w) if c else times(w, H)
-
         def grad_g(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            force = g_y(x, y)
+            force = valley.gradient(y - x)
             return b - force, force
-
-        def hvp(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-            return times(v, H) + c * bend.hvp(y - x, v) if c else spread(times(v, H), x, y)
 
         def take(lanes: Tensor) -> Instance:
             return self._instance(data.take(lanes))
 
         return Instance(
             f=f,
-            g=g,
+            g=lambda x, y: valley.value(y - x, dot(b, x)),
             grad_f_x=lambda x, y: spread(in_x.gradient(x), y),
             grad_f_y=lambda x, y: spread(f_y(y), x),
             grad_g=grad_g,
-            grad_g_y=g_y,
-            hvp_g_yy=hvp,
-            jvp_g_xy=lambda x, y, v: -hvp(x, y, v),
+            grad_g_y=lambda x, y: valley.gradient(y - x),
+            hvp_g_yy=lambda x, y, v: valley.hvp(y - x, v),
+            jvp_g_xy=lambda x, y, v: -valley.hvp(y - x, v),
             x0=data.x0,
             y0=torch.zeros_like(data.x0),
             constants=self._constants(data.Delta, data.R),

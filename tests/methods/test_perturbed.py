@@ -12,7 +12,7 @@ import plain
 import pytest
 import torch
 from bilevelbench_methods.perturb import Escape, ball
-from helpers import alone, assert_same, packed, trial
+from helpers import alone, assert_same, packed, prepared, states_of, trial
 from plain import Plain, Vector, Wavy
 from scipy import stats
 
@@ -20,7 +20,6 @@ import bilevelbench
 from bilevelbench import Algorithm, Constants, Instance, InvalidInput, MissingConstant, Oracle, exact
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
-from bilevelbench.engine.setup import pack_algorithm
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.oracle.draws import Draws
 from bilevelbench.oracle.meter import COLUMNS
@@ -40,22 +39,9 @@ def preset(name: str, kind: str, constants: Constants, eps: float) -> Algorithm:
 
 
 def states(chosen: Algorithm, instance: Instance, steps: int, seeds: tuple[int, ...] = (0,)):
-    """The state after `init` and after each step, all lanes from the instance's start; and the oracle."""
-    lanes = len(seeds)
-    method = pack_algorithm([chosen.resolve(instance.constants)] * lanes, torch.float64)
-    oracle = Oracle(instance, method.uses, seeds=list(seeds))
-    with torch.no_grad():
-        state = method.init(
-            instance.x0.reshape(1, -1).expand(lanes, -1).clone(),
-            instance.y0.reshape(1, -1).expand(lanes, -1).clone(),
-            oracle,
-        )
-        out = [state]
-        for step in range(1, steps + 1):
-            oracle.begin_step(step)
-            state = method.step(state, oracle)
-            out.append(state)
-    return out, method
+    """The state after `init` and after each step, all lanes from the instance's start; and the packed method."""
+    pack = prepared(chosen, instance, seeds)
+    return states_of(pack, steps), pack.algorithm
 
 
 # ---- the methods once more, in numpy

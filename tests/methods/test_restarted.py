@@ -12,11 +12,11 @@ import numpy as np
 import plain
 import pytest
 import torch
-from helpers import alone, assert_same, of, packed, trial
+from helpers import alone, assert_same, of, packed, prepared, states_of, trial
 from plain import Plain, Wavy
 
 import bilevelbench
-from bilevelbench import Constants, Instance, InvalidInput, Oracle
+from bilevelbench import Constants, Instance, InvalidInput
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.setup import pack_algorithm
@@ -181,16 +181,7 @@ def made(name: str, **params):
 
 def states(method, instance: Instance, steps: int, seeds=(0,)) -> list:
     """The state at the start and after each step, without the runner."""
-    method = method.resolve(instance.constants)
-    oracle = Oracle(instance, method.uses, seeds=list(seeds))
-    lanes = pack_algorithm([method] * len(seeds), torch.float64)
-    x0, y0 = (start.reshape(-1, start.shape[-1]).expand(len(seeds), -1) for start in (instance.x0, instance.y0))
-    with torch.no_grad():
-        out = [lanes.init(x0, y0, oracle)]
-        for step in range(1, steps + 1):
-            oracle.begin_step(step)
-            out.append(lanes.step(out[-1], oracle))
-    return out
+    return states_of(prepared(method, instance, seeds), steps)
 
 
 def close(a, b) -> bool:

@@ -13,18 +13,18 @@ import plain
 import pytest
 import torch
 from bilevelbench_methods.implicit.neumann import neumann_random
-from helpers import alone, assert_same, iterates, of, packed, trial
+from helpers import alone, assert_same, iterates, of, packed, prepared, states_of, trial
 from plain import Plain, Point, Vector, Wavy
 
 import bilevelbench
 from bilevelbench import Additive, Algorithm, Constants, Instance, InvalidInput, MissingConstant, Oracle
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
-from bilevelbench.engine.setup import pack_algorithm
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.oracle.draws import Draws
 from bilevelbench.plan.spec_text import parse_spec
-from bilevelbench.plan.trial import Schedule, Trial
+from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
+from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import Results
 
 STEPS = 20
@@ -235,18 +235,10 @@ def test_noise_moves_those_iterates(text):
 
 def crowd(text: str, problem: str, lanes: int, steps: int = 1) -> tuple[list[torch.Tensor], Oracle]:
     """x before and after each step in so many lanes, with the seeds 0, 1, 2, ..., and the oracle with its books."""
-    instance = built(problem)
-    one = method(text).resolve(instance.constants)
-    many, oracle = pack_algorithm([one] * lanes, torch.float64), Oracle(instance, one.uses, seeds=range(lanes))
-    with torch.no_grad():
-        state = many.init(*(start.reshape(1, -1).expand(lanes, -1) for start in (instance.x0, instance.y0)), oracle)
-        X = [state.x]
-        for step in range(1, steps + 1):
-            oracle.begin_step(step)
-            state = many.step(state, oracle)
-            X.append(state.x)
-    assert oracle.books_agree
-    return X, oracle
+    pack = prepared(method(text), built(problem), range(lanes))
+    X = [state.x for state in states_of(pack, steps)]
+    pack.check_books()
+    return X, pack.oracle
 
 
 def errors_away(values: torch.Tensor, expected: torch.Tensor) -> float:
@@ -587,9 +579,9 @@ def test_horizon_preset_keeps_its_steps_stable_on_a_steep_problem_and_for_few_st
 def trial_of(chosen: Algorithm, problem: str, steps: int) -> Trial:
     (p,) = parse_spec(problem)
     params = {name: value for name, value in chosen.given().items() if value is not None}
-    spec = bilevelbench.trial.Spec(name=chosen.name, params=params)
-    budget = bilevelbench.trial.Budget(steps=steps)
-    return bilevelbench.suite.make_trial(registry(), spec, p, budget=budget, schedule=Schedule(ratio=4))
+    spec = Spec(name=chosen.name, params=params)
+    budget = Budget(steps=steps)
+    return make_trial(registry(), spec, p, budget=budget, schedule=Schedule(ratio=4))
 
 
 def test_rate_preset_of_stocbio_has_batches_of_sigma_squared_over_eps_squared():

@@ -13,7 +13,7 @@ import plain
 import pytest
 import torch
 from bilevelbench_methods.penalty.pair import penalty_gradient
-from helpers import alone, assert_same, iterates, packed, trial
+from helpers import alone, assert_same, iterates, packed, prepared, states_of, trial
 from plain import Plain, Point, Vector, Wavy
 
 import bilevelbench
@@ -248,16 +248,13 @@ def test_without_noise_they_are_the_exact_methods(sampled, exact, problem):
 
 def books(text: str, problem: str, steps: int) -> tuple[dict[str, float], dict[str, float]]:
     """Calls and samples of each column after so many steps of one lane, without what `init` paid."""
-    instance = instance_of(problem)
-    one = pack_algorithm([method(text).resolve(instance.constants)], torch.float64)
-    oracle = Oracle(instance, one.uses, seeds=[0])
-    with torch.no_grad():
-        state = one.init(instance.x0.reshape(1, -1), instance.y0.reshape(1, -1), oracle)
-        paid = _books(oracle)
-        for step in range(1, steps + 1):
-            oracle.begin_step(step)
-            state = one.step(state, oracle)
-    return tuple({k: after[k] - before[k] for k in after} for after, before in zip(_books(oracle), paid, strict=True))
+    pack = prepared(method(text), instance_of(problem))
+    state, paid = pack.init(), _books(pack.oracle)
+    for step in range(1, steps + 1):
+        state = pack.step(step, state)
+    return tuple(
+        {k: after[k] - before[k] for k in after} for after, before in zip(_books(pack.oracle), paid, strict=True)
+    )
 
 
 def _books(oracle: Oracle) -> tuple[dict[str, float], dict[str, float]]:
@@ -434,14 +431,9 @@ def test_coupled_x_gradient_is_unbiased(least_squares):
 def test_momentum_of_f3sa_averages_the_noise_of_an_estimate(eta):
     """Under additive noise the error of an estimate is e <- (1 - eta) e + eta n: a variance of sigma^2 eta/(2 - eta)."""
     _, instance = noisy_quadratic()
-    one = method(f"f3sa[lam=5,eta={eta},batch=1,lam_power=0,step_power=0,eta_power=0]").resolve(instance.constants)
-    lanes = pack_algorithm([one] * LANES, torch.float64)
-    oracle = Oracle(instance, one.uses, seeds=range(LANES))
+    one = method(f"f3sa[lam=5,eta={eta},batch=1,lam_power=0,step_power=0,eta_power=0]")
+    state = states_of(prepared(one, instance, range(LANES)), 40)[-1]
     with torch.no_grad():
-        state = lanes.init(instance.x0.expand(LANES, -1).clone(), instance.y0.expand(LANES, -1).clone(), oracle)
-        for step in range(1, 41):
-            oracle.begin_step(step)
-            state = lanes.step(state, oracle)
         for h, exact, sigma in (
             (state.h_gx, instance.grad_g_x(state.x_before, state.y), SIGMA_G),
             (state.h_gxz, instance.grad_g_x(state.x_before, state.z), SIGMA_G),

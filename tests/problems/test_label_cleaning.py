@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from bilevelbench_problems import LabelCleaningDigits, LogRegDigits
-from bilevelbench_problems.label_cleaning import _Cleaned, _hess_phi, _looked_at
-from bilevelbench_problems.logreg import _Dense, _Softmax, _solve
+from bilevelbench_problems.cross_entropy import Dense, Softmax, solve
+from bilevelbench_problems.label_cleaning import Cleaned, _hess_phi, _looked_at
 from problem_checks import (
     call,
     check_against_differences,
@@ -409,10 +409,10 @@ def test_curvature_of_phi_and_its_maximum() -> None:
     problem, h = LabelCleaningDigits(ridge=0.01), 1e-2
     instance = built(problem)[0]
     (A, b), clean, _, wrong = problem._data()
-    val, evaluator, found = _Dense(_Softmax(10), *clean), Evaluator(instance), []
+    val, evaluator, found = Dense(Softmax(10), *clean), Evaluator(instance), []
     for x in _looked_at(wrong):
-        train = _Cleaned(_Softmax(10), A, b, 1 / (1 + torch.exp(-x)))
-        y, H = _solve(train, torch.full((DY,), problem.ridge), torch.zeros(DY))
+        train = Cleaned(Softmax(10), A, b, 1 / (1 + torch.exp(-x)))
+        y, H = solve(train, torch.full((DY,), problem.ridge), torch.zeros(DY))
         assert instance.grad_g_y(x[None], y[None]).norm() < 1e-11
         hessian = _hess_phi(train, val, y, H)
         values, vectors = torch.linalg.eigh(hessian)

@@ -10,8 +10,8 @@ import torch
 from bilevelbench_methods.implicit.aid import AID
 from bilevelbench_methods.penalty.f2ba import F2BA
 from bilevelbench_problems import Saddle, SaddleChain
+from bilevelbench_problems.landscapes import Row, Wells
 from bilevelbench_problems.logcosh import ROBUST
-from bilevelbench_problems.saddle import Row, Wells
 from bilevelbench_problems.separable import ANCHOR, SADDLE
 from helpers import alone, assert_same, iterates, packed, trial
 from problem_checks import (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 import sys
 import threading
@@ -34,12 +33,11 @@ from bilevelbench.engine.agents.gloo import (
     torchrun_store,
 )
 from bilevelbench.engine.sanity import explain
-from bilevelbench.engine.setup import pack_algorithm
-from bilevelbench.errors import BooksDisagree, BudgetExhausted, InvalidInput
+from bilevelbench.engine.setup import PreparedPack, make_methods
+from bilevelbench.errors import BudgetExhausted, InvalidInput
 from bilevelbench.model.agents import Part
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.plan.trial import Trial
 
 
@@ -70,40 +68,32 @@ class _Share:
     """One agent's share in the work of a trial."""
 
     def __init__(self, trial: Trial, rank: int) -> None:
-        plugins, dtype = registry(), getattr(torch, trial.dtype)
+        plugins = registry()
         problem = make(plugins.problem(trial.problem.key), trial.problem.params)
-        with default_dtype(dtype):
+        with default_dtype(getattr(torch, trial.dtype)):
             self.instance = problem.build()
             if self.instance.agents is None:
                 raise InvalidInput(f"{problem.name} is no mean over agents")
             self.local = self.instance.agents.local(rank)
         self.instance.constants.problem = problem.name
-        method = make(plugins.algorithm(trial.algorithm.key), trial.algorithm.params).resolve(self.instance.constants)
-        self.method = pack_algorithm([method], dtype)
+        entry = plugins.algorithm(trial.algorithm.key)
+        self.methods = make_methods([trial], entry, self.instance.constants)
         self.trial, self.rank = trial, rank
 
     def run(self, network: Gloo, over: Callable[[], bool]) -> None:
         """The steps that the runner makes, without the runner, up to the end of the budget or of the connection."""
-        budget, instance = self.trial.budget.cost, self.instance
-        oracle = Oracle(
-            instance, self.method.uses, [self.trial.seed], [math.inf if budget is None else budget],
-            part=Part(self.rank, self.local, network),
-        )  # fmt: skip
-        x0, y0 = instance.x0.expand(1, instance.dx).clone(), instance.y0.expand(1, instance.dy).clone()
-        with torch.no_grad():
-            try:
-                oracle.begin_step(0)
-                state = self.method.init(x0, y0, oracle)
-                for step in itertools.count(1):
-                    before = network.rounds
-                    oracle.begin_step(step)
-                    state = self.method.step(state, oracle)
-                    if not oracle.books_agree:
-                        raise BooksDisagree(f"the meter and the instance's own count differ ({oracle.books()})")
-                    if network.rounds == before and over():  # who sends nothing does not hear of a closed connection
-                        return
-            except BudgetExhausted:
-                return
+        part = Part(self.rank, self.local, network)
+        pack = PreparedPack(self.instance, self.methods, [self.trial.seed], [self.trial.budget.most], part=part)
+        try:
+            state = pack.init()
+            for number in itertools.count(1):
+                before = network.rounds
+                state = pack.step(number, state)
+                pack.check_books()
+                if network.rounds == before and over():  # who sends nothing does not hear of a closed connection
+                    return
+        except BudgetExhausted:
+            return
 
 
 def serve_torchrun() -> None:

@@ -80,12 +80,12 @@ def measure(
     plugins: Registry,
     q: float,
 ) -> Measurement:
+    """What these points say about the row; `weakened` and `own` are those of its two side experiments."""
     cls = plugins.algorithm(row.method).value
     claim = claim_of(cls, row)
-    horizons = row.rule == "horizon"
+    horizons, over_kappa = row.rule == "horizon", row.kappas is not None
     table = runs_by_value(points, results)
     whole = [value for value in row.grid() if len(table[value]) == row.seeds and all_reached(table[value], horizons)]
-    over_kappa = row.kappas is not None
     exponent = claim.kappa_exp if over_kappa else claim.eps_exp
     if exponent is None:
         raise InvalidInput(f"{row.method} claims no exponent of kappa")
@@ -94,48 +94,58 @@ def measure(
         _divide(table, points, row.log_free, row.over)
     counted = row.log_free if row.over is None else f"{row.log_free} / {row.over}"
     fits = {name: _fit(table, whole, name, horizons, over_kappa) for name in ("cost", "steps", counted)}
-    free = fits[counted]
-    predicted = None if horizons or over_kappa else _predicted(cls, points, whole, q, row.rule)
-    said = verdict(free, exponent, target, len(whole), horizons)
-    calls, steps = fits["cost"], fits["steps"]
     reached = [_accuracy(table[v], v, horizons) for v in whole]
     return Measurement(
-        table=claim.table,
-        method=row.method,
-        label=row.label or row.method,
-        setting=row.setting,
-        oracle=claim.oracle,
-        over="kappa" if over_kappa else "eps",
-        claimed=exponent,
-        tilde=claim.tilde,
-        extra=claim.extra,
-        footnote=claim.footnote,
-        set_by=row.set_by,
+        **_stated(row, claim, exponent),
+        **_slopes(fits["cost"], fits["steps"], fits[counted]),
         q=q,
         target=target,
-        predicted=predicted,
-        measured=calls.slope if calls else None,
-        low=calls.low if calls else None,
-        high=calls.high if calls else None,
-        measured_steps=steps.slope if steps else None,
-        low_steps=steps.low if steps else None,
-        high_steps=steps.high if steps else None,
-        log_free=free.slope if free else None,
+        predicted=None if horizons or over_kappa else _predicted(cls, points, whole, q, row.rule),
         log_free_of=counted,
-        second_half=free.second_half if free else None,
-        local_slopes=list(free.local) if free else [],
         eps_max=max(reached) if reached else None,
         eps_min=min(reached) if reached else None,
-        rule=row.rule,
-        seeds=row.seeds,
         success=_success(table) if row.rule == "second_order" else None,
-        verdict=said,
+        verdict=verdict(fits[counted], exponent, target, len(whole), horizons),
         unreached=[_unreached(v, table[v], row.seeds, horizons) for v in row.grid() if v not in whole],
         necessity=_necessity(row, weakened, results, horizons),
         own_notion=_own(row, own or points, results),
-        note=row.note,
         points=[_point(table[v], v, horizons) for v in whole],
     )
+
+
+def _stated(row: Row, claim: Claim, exponent: float) -> dict[str, Any]:
+    """What was said before anything was measured."""
+    return {
+        "table": claim.table,
+        "method": row.method,
+        "label": row.label or row.method,
+        "setting": row.setting,
+        "oracle": claim.oracle,
+        "over": "eps" if row.kappas is None else "kappa",
+        "claimed": exponent,
+        "tilde": claim.tilde,
+        "extra": claim.extra,
+        "footnote": claim.footnote,
+        "set_by": row.set_by,
+        "rule": row.rule,
+        "seeds": row.seeds,
+        "note": row.note,
+    }
+
+
+def _slopes(calls: Fit | None, steps: Fit | None, free: Fit | None) -> dict[str, Any]:
+    """The three lines that were fitted; None for one that had too few points."""
+    return {
+        "measured": calls.slope if calls else None,
+        "low": calls.low if calls else None,
+        "high": calls.high if calls else None,
+        "measured_steps": steps.slope if steps else None,
+        "low_steps": steps.low if steps else None,
+        "high_steps": steps.high if steps else None,
+        "log_free": free.slope if free else None,
+        "second_half": free.second_half if free else None,
+        "local_slopes": list(free.local) if free else [],
+    }
 
 
 def _divide(table: dict[float, pd.DataFrame], points: Sequence[Point], count: str, parameter: str) -> None:

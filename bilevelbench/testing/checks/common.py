@@ -1,4 +1,4 @@
-"""Checks of methods and problems alike: their names and their words."""
+"""Checks of methods and problems alike: their names and their words; and what several files of checks share."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from bilevelbench.discovery.registry import registry
-from bilevelbench.errors import suggestion
+from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.known import KnownFailure
 from bilevelbench.model.problem import Problem
@@ -16,6 +18,9 @@ from bilevelbench.plan.trial import Spec
 from bilevelbench.testing.outcome import Failure
 
 Plugin = Algorithm | Problem
+
+STEPS = 3  # of a method that is stepped by hand
+LOST = ("error", "invalid")  # statuses of a method that does not run
 
 
 def kind_of(plugin: Plugin) -> str:
@@ -86,3 +91,12 @@ def known_exceptions(plugin: Plugin, checks: list[str]) -> dict[str, KnownFailur
                 'write KnownFailure(reason="why the rule cannot hold", says="part of the sentence that the check prints")',
             )
     return known
+
+
+def is_valid(cls: type[Algorithm], given: dict[str, Any], constants: Any) -> bool:
+    """Whether a method can be made with these parameters."""
+    try:
+        cls.model_validate(given).resolve(constants)
+    except (ValidationError, InvalidInput):
+        return False
+    return True

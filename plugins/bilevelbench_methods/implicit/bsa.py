@@ -21,8 +21,8 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, keep
-from bilevelbench_methods.implicit.neumann import SECOND_DERIVATIVES, neumann_random
+from bilevelbench import Constants, Oracle, PerLane, keep
+from bilevelbench_methods.implicit.neumann import Approximation, neumann_random
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,9 @@ class State:
     k: int
 
 
-class BSA(Algorithm):
+class BSA(Approximation):
     name = "bsa"
-    family = "implicit"
-    uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
-    tuned = {"eta_x": "upper_step", "b": "lower_step"}
-    reports = "random"
-    claims = tuple(
-        Claim(
-            table=2, setting=setting, oracle="HVP", eps_exp=6, footnote=SECOND_DERIVATIVES,
-            reference="Ghadimi, Wang 2018",
-        )
-        for setting in ("partial", "full")
-    )  # fmt: skip
+    claims = Approximation.claims_of(eps_exp=6, reference="Ghadimi, Wang 2018")
 
     n0: PerLane[PositiveInt] = 10
     """lower-level steps, times the schedule"""
@@ -53,12 +43,6 @@ class BSA(Algorithm):
     """let their number grow as ceil(sqrt(k+1))"""
     warm_start: bool = False
     """start the lower level at the previous y instead of y0"""
-    Q: PerLane[PositiveInt] = 10
-    """terms of the Neumann series, of which one is drawn"""
-    batch: PerLane[PositiveInt] = 64
-    """data of every sample"""
-    eta_x: PositiveFloat | None = None
-    """first x-step; default 1/(2 L_phi)"""
     eta_power: NonNegativeFloat = 0.5
     """decay of the x-step"""
     b: PositiveFloat | None = None
@@ -67,8 +51,6 @@ class BSA(Algorithm):
     """its decay from one outer step to the next"""
     c: PositiveFloat | None = None
     """lower-level step t is at most c/(t+2); default 2/mu"""
-    eta_v: PositiveFloat | None = None
-    """step of the Neumann series; default 1/L_g"""
 
     def resolve(self, constants: Constants) -> Self:
         return self.fill(
@@ -96,9 +78,6 @@ class BSA(Algorithm):
 
     def _steps(self, k: int) -> Tensor:
         return self.n0 * (math.isqrt(k) + 1) if self.grow else self.n0  # ceil(sqrt(k+1)) is isqrt(k) + 1
-
-    def x_step(self) -> float | None:
-        return self.eta_x if self.eta_power == 0 else None
 
     @classmethod
     def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:

@@ -1,11 +1,15 @@
-"""The inverse of the lower Hessian by one random term of its Neumann series, with fresh data in every product."""
+"""The inverse of the lower Hessian by one random term of its Neumann series, with fresh data in every product.
+
+And what BSA and TTSA, which use it, declare alike.
+"""
 
 from __future__ import annotations
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Oracle, keep
+from bilevelbench import Algorithm, Claim, Oracle, PerLane, keep
 
 #: What the stochastic methods with Hessian products ask for beyond unbiased gradients: a footnote of their claims.
 SECOND_DERIVATIVES = "needs unbiased, bounded-variance stochastic second derivatives, hence not directly comparable"
@@ -23,3 +27,40 @@ def neumann_random(
     for on in oracle.repeat(p):
         r = keep(on, r - a * oracle.hvp_g_yy(x, y, r, oracle.sample_g(batch)), r)
     return Q * a * r
+
+
+class Approximation(Algorithm):
+    """Stochastic approximation: steps eta_x (k+1)^-eta_power of x and b (k+1)^-b_power of y, and a random Neumann term."""
+
+    family = "implicit"
+    uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
+    tuned = {"eta_x": "upper_step", "b": "lower_step"}
+    reports = "random"
+
+    Q: PerLane[PositiveInt] = 10
+    """terms of the Neumann series, of which one is drawn"""
+    batch: PerLane[PositiveInt] = 64
+    """data of every sample"""
+    eta_x: PositiveFloat | None = None
+    """first x-step; default 1/(2 L_phi)"""
+    eta_v: PositiveFloat | None = None
+    """step of the Neumann series; default 1/L_g"""
+    eta_power: NonNegativeFloat
+    """decay of the x-step"""
+
+    def x_step(self) -> float | None:
+        return self.eta_x if self.eta_power == 0 else None
+
+    @staticmethod
+    def claims_of(eps_exp: float, reference: str) -> tuple[Claim, ...]:
+        return tuple(
+            Claim(
+                table=2,
+                setting=setting,
+                oracle="HVP",
+                eps_exp=eps_exp,
+                footnote=SECOND_DERIVATIVES,
+                reference=reference,
+            )
+            for setting in ("partial", "full")
+        )

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Annotated, Self
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, conjugate_gradient, norm
+from bilevelbench import Claim, Constants, Oracle, PerLane, conjugate_gradient, norm
 from bilevelbench_methods.descent import lower_agd, momentum
-from bilevelbench_methods.perturb import Escape, Kicks, check_radius, kick
+from bilevelbench_methods.perturb import Escape, Kicks, Perturbed, kick
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,11 @@ class State:
     kicks: Kicks
 
 
-class PAID(Algorithm):
+class PAID(Perturbed):
     name = "paid"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy", "mu", "L_g", "L_gy"})
     tuned = {"eta_x": "upper_step", "a": "lower_step"}
-    reports = "own"
     claims = (
         Claim(
             table=3, setting="deterministic", oracle="HVP", eps_exp=2, tilde=True, log_power=5,
@@ -53,12 +52,6 @@ class PAID(Algorithm):
         ),
     )  # fmt: skip
 
-    eps: PositiveFloat = 1e-2
-    """accuracy; a kick is due where |d| <= 0.8 eps"""
-    T_p: PerLane[PositiveInt] = 50
-    """steps between two kicks, at least"""
-    r: PositiveFloat | None = None
-    """radius of the kick, before it is scaled by eta_x; default eps/10"""
     D: PerLane[PositiveInt] = 10
     """lower-level steps; the least of them, if zeta_y is set"""
     zeta_y: PositiveFloat | None = None
@@ -69,15 +62,8 @@ class PAID(Algorithm):
     """residual at which they stop"""
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """momentum of the lower level"""
-    eta_x: PositiveFloat | None = None
-    """x-step; default 1/(2 L_phi)"""
     a: PositiveFloat | None = None
     """lower-level step; default 1/L_g"""
-
-    @model_validator(mode="after")
-    def _kick_above_rounding(self) -> Self:
-        check_radius(self.r, self.eta_x)
-        return self
 
     def resolve(self, constants: Constants) -> Self:
         return self.fill(
@@ -126,14 +112,8 @@ class PAID(Algorithm):
             return delta
         return self.zeta_y + oracle.constant("L_g") / oracle.constant("mu") * norm(move)
 
-    def answer(self, s: State) -> tuple[Tensor, Tensor]:
-        return s.kicks.x, s.kicks.y
-
     def extras(self, s: State) -> dict[str, Tensor]:
         return {"kicks": s.kicks.count, "D_t": s.D_t}
-
-    def x_step(self) -> float | None:
-        return self.eta_x
 
     @classmethod
     def from_theory(cls, constants: Constants, eps: float, dx: int = 100, delta_fail: float = 0.1) -> Self:

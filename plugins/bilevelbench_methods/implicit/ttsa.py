@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane
-from bilevelbench_methods.implicit.neumann import SECOND_DERIVATIVES, neumann_random
+from bilevelbench import Constants, Oracle
+from bilevelbench_methods.implicit.neumann import Approximation, neumann_random
 
 
 @dataclass(frozen=True)
@@ -32,34 +32,16 @@ class State:
     k: int
 
 
-class TTSA(Algorithm):
+class TTSA(Approximation):
     name = "ttsa"
-    family = "implicit"
-    uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
-    tuned = {"eta_x": "upper_step", "b": "lower_step"}
-    reports = "random"
-    claims = tuple(
-        Claim(
-            table=2, setting=setting, oracle="HVP", eps_exp=5, footnote=SECOND_DERIVATIVES,
-            reference="Hong, Wai, Wang, Yang 2023",
-        )
-        for setting in ("partial", "full")
-    )  # fmt: skip
+    claims = Approximation.claims_of(eps_exp=5, reference="Hong, Wai, Wang, Yang 2023")
 
-    Q: PerLane[PositiveInt] = 10
-    """terms of the Neumann series, of which one is drawn"""
-    batch: PerLane[PositiveInt] = 64
-    """data of every sample"""
-    eta_x: PositiveFloat | None = None
-    """first x-step; default 1/(2 L_phi)"""
     eta_power: NonNegativeFloat = 0.6
     """decay of the x-step"""
     b: PositiveFloat | None = None
     """first y-step; default 1/L_g"""
     b_power: NonNegativeFloat = 0.4
     """decay of the y-step"""
-    eta_v: PositiveFloat | None = None
-    """step of the Neumann series; default 1/L_g"""
 
     def resolve(self, constants: Constants) -> Self:
         return self.fill(
@@ -80,9 +62,6 @@ class TTSA(Algorithm):
         v = neumann_random(oracle, x, y, f_y, self.Q, self.eta_v, self.batch)
         d = f_x - oracle.jvp_g_xy(x, y, v, oracle.sample_g(self.batch))
         return State(x=x - eta * d, y=y, k=s.k + 1)
-
-    def x_step(self) -> float | None:
-        return self.eta_x if self.eta_power == 0 else None
 
     @classmethod
     def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:

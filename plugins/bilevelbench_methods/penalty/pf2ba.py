@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, dot
+from bilevelbench import Claim, Constants, Oracle, PerLane, dot
 from bilevelbench_methods.penalty.f2ba import F2BA
 from bilevelbench_methods.penalty.pair import USES, lower_steps, pen_pair, penalty_gradient
-from bilevelbench_methods.perturb import Escape, Kicks, check_radius, kick
+from bilevelbench_methods.perturb import Escape, Kicks, Perturbed, kick
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,11 @@ class State:
     kicks: Kicks
 
 
-class PF2BA(Algorithm):
+class PF2BA(Perturbed):
     name = "pf2ba"
     family = "penalty"
     uses = USES | {"mu", "L_g", "L_gy"}
     tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
-    reports = "own"
     claims = (
         Claim(
             table=3, setting="deterministic", oracle="gradient", eps_exp=2, tilde=True, log_power=5, kappa_exp=4,
@@ -55,29 +54,16 @@ class PF2BA(Algorithm):
         ),
     )  # fmt: skip
 
-    eps: PositiveFloat = 1e-2
-    """accuracy; a kick is due where |d| <= 0.8 eps"""
-    T_p: PerLane[PositiveInt] = 50
-    """steps between two kicks, at least"""
-    r: PositiveFloat | None = None
-    """radius of the kick, before it is scaled by eta_x; default eps/10"""
     lam: PositiveFloat = 1000.0
     """penalty"""
     K: PerLane[PositiveInt] = 10
     """lower-level steps; the least of them, if zeta is set"""
     zeta: PositiveFloat | None = None
     """accuracy wanted of d, which sets K_t; None: K steps always"""
-    eta_x: PositiveFloat | None = None
-    """x-step; default 1/(2 L_phi)"""
     a_y: PositiveFloat | None = None
     """effective step of y; default 1/(2 L_g)"""
     a_z: PositiveFloat | None = None
     """effective step of z; default 1/(2 L_g)"""
-
-    @model_validator(mode="after")
-    def _kick_above_rounding(self) -> Self:
-        check_radius(self.r, self.eta_x)
-        return self
 
     def resolve(self, constants: Constants) -> Self:
         return self.fill(
@@ -124,9 +110,6 @@ class PF2BA(Algorithm):
         lipschitz = oracle.constant("L_g") / oracle.constant("mu")
         return delta / 2 + 34 * lipschitz * lipschitz * dot(move, move)
 
-    def answer(self, s: State) -> tuple[Tensor, Tensor]:
-        return s.kicks.x, s.kicks.y
-
     def extras(self, s: State) -> dict[str, Tensor]:
         return {"kicks": s.kicks.count, "K_t": s.K_t}
 
@@ -134,9 +117,6 @@ class PF2BA(Algorithm):
         if self.zeta is not None:
             return None  # K_t follows the moves of x
         return {"grad_f_x": 1, "grad_f_y": self.K, "grad_g_x": 2, "grad_g_y": 2 * self.K}
-
-    def x_step(self) -> float | None:
-        return self.eta_x
 
     @classmethod
     def from_theory(cls, constants: Constants, eps: float, dx: int = 100, delta_fail: float = 0.1) -> Self:

@@ -14,29 +14,17 @@ choice: Gaussian directions, which need no factor dx.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
-from torch import Tensor
+from pydantic import PositiveInt
 
-from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, dot, keep, over_points
-from bilevelbench_methods.zeroth_order.pzobo import perturbed
-
-
-@dataclass(frozen=True)
-class State:
-    x: Tensor
-    y: Tensor
-    y0: Tensor
+from bilevelbench import Claim, Constants, Oracle, PerLane, dot, keep, over_points
+from bilevelbench_methods.zeroth_order.directions import Directional, State, perturbed
 
 
-class PZOBOS(Algorithm):
+class PZOBOS(Directional):
     name = "pzobo_s"
-    family = "zeroth-order"
-    uses = frozenset({"grad_f", "grad_g_y"})
-    tuned = {"eta_x": "upper_step", "a": "lower_step"}
     reports = "random"
     claims = tuple(
         Claim(
@@ -46,30 +34,12 @@ class PZOBOS(Algorithm):
         for setting in ("partial", "full")
     )  # fmt: skip
 
-    Q: PositiveInt = 5
-    """random directions"""
-    D: PerLane[PositiveInt] = 10
-    """lower-level steps"""
-    h: PositiveFloat = 1e-2
-    """smoothing radius"""
     batch_g: PerLane[PositiveInt] = 64
     """data of a lower-level step"""
     batch_f: PerLane[PositiveInt] = 64
     """data of f"""
     common_batches: bool = True
     """the same lower-level batches for all runs of a step"""
-    warm_start: bool = True
-    """start the lower level at the previous y instead of y0"""
-    eta_x: PositiveFloat | None = None
-    """x-step; default 1/(8 L_phi)"""
-    a: PositiveFloat | None = None
-    """lower-level step; default 1/L_g"""
-
-    def resolve(self, constants: Constants) -> Self:
-        return self.fill(constants, eta_x=lambda c: 1 / (8 * c.L_phi), a=lambda c: 1 / c.L_gy)
-
-    def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
-        return State(x=x0, y=y0, y0=y0)
 
     def step(self, s: State, oracle: Oracle) -> State:
         x, u = s.x, oracle.normal(self.Q, oracle.dx)
@@ -83,9 +53,6 @@ class PZOBOS(Algorithm):
         f_x, f_y = oracle.grad_f(x, y, oracle.sample_f(self.batch_f))
         d = f_x + over_points(dot((w - y) / self.h, f_y) * u) / self.Q
         return State(x=x - self.eta_x * keep(~lost, d, torch.full_like(x, torch.nan)), y=y, y0=s.y0)
-
-    def calls(self, step: int) -> dict[str, int]:
-        return {"grad_f": 1, "grad_g_y": (self.Q + 1) * self.D}
 
     @classmethod
     def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:

@@ -1,0 +1,70 @@
+"""What lies beside the pages: data for their scripts, tables to download, and pictures."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from bilevelbench.leaderboard import boards
+from bilevelbench.leaderboard.collect import MODES
+from bilevelbench.leaderboard.fragments import script_json, slug
+from bilevelbench.leaderboard.settings import SETTINGS
+from bilevelbench.leaderboard.site import Site
+from bilevelbench.report.figures.experiment import experiment_figure
+from bilevelbench.report.figures.style import svg_file
+
+
+def scripts(site: Site) -> dict[str, str]:
+    head = "window.BILEVELBENCH = window.BILEVELBENCH || {};\nwindow.BILEVELBENCH."
+    data = {
+        "boards": {b.key: boards.for_scripts(b) for b in site.boards},
+        "looks": site.looks,
+        "oracles": {m: k["oracle"] for m, k in site.kinds.items()},
+    }
+    out = {"data/board.js": f"{head}board = {script_json(data)};\n"}
+    for title in site.titles:
+        curves = boards.curves(site.runs[site.runs["title"] == title], site.results, site.looks)
+        out[f"data/problem-{slug(title)}.js"] = f"{head}curves = {script_json(curves)};\n"
+    return out
+
+
+def downloads(site: Site) -> dict[str, str]:
+    out = {"csv/runs.csv": site.runs.drop(columns="title").to_csv(index=False)}
+    for one in site.boards:
+        columns = ["method", "algorithm", "rank", "low", "high", "group", "mean_rank", "relative", "reached",
+                   "trials", "failed", "hvps"]  # fmt: skip
+        out[f"csv/board-{one.key}.csv"] = one.rows[columns].to_csv(index=False)
+        out[f"csv/costs-{one.key}.csv"] = one.costs.to_csv(index=False)
+    for title in site.titles:
+        parts = []
+        for mode, r in site.results.items():
+            mine = site.runs[(site.runs["title"] == title) & (site.runs["mode"] == mode)]
+            chosen = r.curve[r.curve["trial_id"].isin(mine["trial_id"])]
+            parts.append(chosen.merge(mine[["trial_id", "method", "seed", "mode"]], on="trial_id"))
+        table = pd.concat([p for p in parts if not p.empty] or parts[:1], ignore_index=True)
+        out[f"csv/curve-{slug(title)}.csv"] = table.to_csv(index=False, float_format="%.10g")
+    rows = [
+        {"title": table.title, **{k: v for k, v in row.items() if not isinstance(v, list)}}
+        for table in site.material.rates
+        for row in table.rows
+    ]
+    if rows:
+        out["csv/rates.csv"] = pd.DataFrame(rows).to_csv(index=False)
+    return out
+
+
+def download_list(site: Site) -> list[tuple[str, str]]:
+    out = [("csv/runs.csv", f"every trial: {len(site.runs)} rows")]
+    for one in site.boards:
+        name = f"{MODES[one.mode]}, {SETTINGS[one.setting].name}"
+        out.append((f"csv/board-{one.key}.csv", f"the board, {name}"))
+        out.append((f"csv/costs-{one.key}.csv", f"cost of each trial to each accuracy, {name}"))
+    out += [(f"csv/curve-{slug(title)}.csv", f"curves on {title}") for title in site.titles]
+    return [*out, *([("csv/rates.csv", "measured exponents")] if site.material.rates else [])]
+
+
+def figures(site: Site) -> dict[str, str]:
+    return {picture(n): svg_file(experiment_figure(one)) for n, one in enumerate(site.material.experiments)}
+
+
+def picture(n: int) -> str:
+    return f"figures/experiment-{n}.svg"

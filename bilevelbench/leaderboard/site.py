@@ -1,0 +1,112 @@
+"""What the pages of the site share: the trials, their boards and tables, and how each method is drawn and linked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from bilevelbench.leaderboard.boards import make_board
+from bilevelbench.leaderboard.collect import FAMILIES, MODES, Material, method_facts, provenance
+from bilevelbench.leaderboard.fragments import hvp_ratio, slug
+from bilevelbench.leaderboard.settings import SETTINGS, of_setting, settings
+from bilevelbench.report.analysis.failures import failures
+from bilevelbench.report.analysis.summary import summary, titled
+from bilevelbench.results.schema import Results, runs_frame
+
+
+class Site:
+    """The material of the site, worked out once for all pages."""
+
+    def __init__(self, material: Material, command: str) -> None:
+        self.material, self.command = material, command
+        self.results = results = {mode: r for mode, r in material.results.items() if not r.runs.empty}
+        self.runs = pd.concat(
+            [
+                titled(r.runs).assign(mode=mode, setting=settings(r, material.facts).to_numpy())
+                for mode, r in results.items()
+            ]
+            or [titled(runs_frame([])).assign(mode="", setting="")],
+            ignore_index=True,
+        )
+        self.origin = {k: v for r in results.values() for k, v in provenance(r).items()}
+        self.titles = list(dict.fromkeys(sorted(self.runs["title"])))
+        self.methods = sorted(set(self.runs["method"]))
+        self.problem_file = {title: f"problem/{slug(title)}.html" for title in self.titles}
+        self.method_file = {method: f"method/{slug(method)}.html" for method in self.methods}
+        self.kinds = self._kinds()
+        self.looks = self._looks()
+        self.ratio = hvp_ratio(material.facts)
+        self.settings = {
+            title: [name for name in SETTINGS if name in set(group)]
+            for title, group in self.runs.groupby("title")["setting"]
+        }
+        self.parts = dict(self._parts())
+        self.boards = [
+            make_board(part, mode, setting, self._titles(mode, setting), self.ratio)
+            for (mode, setting), part in self.parts.items()
+        ]
+        self.tables = {key: summary(part) for key, part in self.parts.items()}
+
+    def _kinds(self) -> dict[str, dict[str, str]]:
+        """Family and oracle kind of each method: as declared, else as the meter saw it."""
+        out = {}
+        for method, group in self.runs.groupby("method"):
+            algorithm = str(group["algorithm"].iloc[0])
+            fact = method_facts(self.material.facts, algorithm)
+            seen = "HVP" if (group["second_order"] > 0).any() else "gradient"
+            oracle = fact["oracle"]
+            family = str(fact["family"])
+            out[str(method)] = {
+                "algorithm": algorithm,
+                "oracle": oracle if oracle in ("gradient", "HVP") else seen,
+                "declared": "yes" if oracle in ("gradient", "HVP") else "",
+                "family": family if family in FAMILIES else "other",
+                "family_name": family or "not declared",
+            }
+        return out
+
+    def _looks(self) -> dict[str, dict[str, Any]]:
+        """Colour by family; dash and marker tell the methods of a family apart."""
+        count: Counter[str] = Counter()
+        out = {}
+        for method in self.methods:
+            family = self.kinds[method]["family"]
+            out[method] = {"family": family, "dash": count[family] % 4, "marker": count[family] % 5}
+            count[family] += 1
+        return out
+
+    def _parts(self) -> Iterator[tuple[tuple[str, str], Results]]:
+        """The trials of each mode and setting, held to the accuracy of that setting."""
+        for mode, setting in ((m, s) for m in self.results for s in SETTINGS):
+            mine = self.runs[(self.runs["mode"] == mode) & (self.runs["setting"] == setting)]
+            if not mine.empty:
+                yield (mode, setting), of_setting(self.results[mode], mine["trial_id"], setting)
+
+    def _titles(self, mode: str, setting: str) -> list[str]:
+        mine = self.runs[(self.runs["mode"] == mode) & (self.runs["setting"] == setting)]
+        return sorted(set(mine["title"]))
+
+    def kind_of(self, title: str) -> str:
+        """`deterministic`, or `deterministic and second-order` for a problem on two boards."""
+        return " and ".join(SETTINGS[name].name for name in self.settings[title])
+
+    def failures_of(self, runs: pd.DataFrame) -> list[dict[str, Any]]:
+        """One row for all trials that failed alike; each with its sentence."""
+        table = failures(runs, "mode")
+        return table.assign(mode=table["mode"].map(MODES)).to_dict("records")  # type: ignore[return-value]
+
+    def environments(self, method: str | None = None) -> list[dict[str, Any]]:
+        runs = self.runs if method is None else self.runs[self.runs["method"] == method]
+        keys = ("date", "commit", "cpu", "cores", "python", "torch", "version", "from")
+        unknown = dict.fromkeys(keys, "")
+        counts: Counter[tuple[str, ...]] = Counter()
+        for trial_id, name in zip(runs["trial_id"], runs["method"], strict=True):
+            for origin in self.origin.get(trial_id, [unknown]):
+                counts[(name, *(origin[key] for key in keys))] += 1
+        return [
+            {"method": key[0], **dict(zip(keys, key[1:], strict=True)), "trials": n}
+            for key, n in sorted(counts.items())
+        ]
