@@ -31,9 +31,9 @@ from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constant, Constants, estimated
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.problem import Problem
+from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.meter import COLUMNS
 from bilevelbench.plan.packs import plan
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
@@ -237,7 +237,7 @@ def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tenso
     message = row["message"]
     if torch.equal(x.reshape(-1), x0.reshape(-1)):
         message += "; the answer is the start: x is x0"
-    counts = {name: int(row.get(name, 0)) for name in (*COLUMNS, "first_order", "second_order")}
+    counts = {name: int(row.get(name, 0)) for name in COLUMNS | TOTALS}
     return Solution(
         x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get(f"{which}phi", float("nan")),
         grad_phi=row.get(f"{which}grad_phi", float("nan")), status=row["status"], message=message, steps=row["steps"],

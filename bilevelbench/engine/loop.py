@@ -248,9 +248,7 @@ class PackRun:
         }
         if not isinstance(self.instance.noise, Exact):  # where a call is not one sample
             samples = self.oracle.meter.sample_columns()
-            lists["second_order_samples"] = [
-                float(samples["hvp_samples"][i] + samples["jvp_samples"][i]) for i in which
-            ]
+            lists["second_order_samples"] = [float(samples["second_order_samples"][i]) for i in which]
         tensors = {"phi": seen.phi, "grad_phi": seen.grad_phi, "grad_phi_error": seen.error, "g_y": seen.g_y}
         # what follows the lanes that were asked for is padding
         lists |= {

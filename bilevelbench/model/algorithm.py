@@ -18,6 +18,7 @@ from bilevelbench.model.claim import Claim
 from bilevelbench.model.constants import Constants
 from bilevelbench.model.known import KnownFailure
 from bilevelbench.model.lanes import PerLaneMarker
+from bilevelbench.model.queries import PRODUCTS
 
 if TYPE_CHECKING:
     from bilevelbench.oracle.oracle import Oracle
@@ -130,7 +131,7 @@ class Algorithm(BaseModel):
     @classmethod
     def first_order(cls) -> bool:
         """A checked fact: the oracle refuses what is not declared."""
-        return not cls.uses & {"hvp_g_yy", "jvp_g_xy"}
+        return cls.uses.isdisjoint(PRODUCTS)
 
 
 class Distributed(Algorithm):

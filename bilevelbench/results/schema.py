@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from bilevelbench.errors import InvalidInput, StoreError, suggestion
+from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.results.machine import machine
 
 SCHEMA_VERSION = 1
@@ -30,8 +31,7 @@ RUNS: dict[str, pa.DataType] = {
     "seed": COUNT,
     "status": TEXT,
     "message": TEXT,
-    **dict.fromkeys(["steps", "grad_f", "grad_g", "grad_f_x", "grad_f_y", "grad_g_x", "grad_g_y"], COUNT),
-    **dict.fromkeys(["hvp", "jvp", "value", "first_order", "second_order"], COUNT),
+    **dict.fromkeys(["steps", *COLUMNS, *TOTALS], COUNT),
     "samples": REAL,
     "cost": REAL,
     "rounds": COUNT,

@@ -29,6 +29,7 @@ from bilevelbench.errors import BilevelbenchError
 from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.lanes import PAD
 from bilevelbench.model.problem import Problem
+from bilevelbench.model.queries import PRODUCTS
 from bilevelbench.model.rounding import TOLERANCE, keeps_bits
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.oracle.oracle import Oracle
@@ -197,7 +198,7 @@ def told(error: BaseException, plugin: BaseModel) -> str:
 
 _WAYS_OUT = {
     "does not require grad": "the oracle's answers are detached, nothing can be differentiated through them: ask for "
-    "hvp_g_yy and jvp_g_xy, and declare them in `uses`",
+    f"{' and '.join(PRODUCTS)}, and declare them in `uses`",
     "copied or pickled": "keep what the oracle answers, not the oracle",
     "past the oracle": "ask the oracle for everything: it is the only door to f and g",
     "`uses` does not declare": "every query and constant that a step asks for has to be declared",

@@ -21,9 +21,9 @@ from bilevelbench import Algorithm, Constants, Instance, InvalidInput, MissingCo
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.setup import pack_algorithm
+from bilevelbench.model.queries import COLUMNS
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.oracle.draws import Draws
-from bilevelbench.oracle.meter import COLUMNS
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Schedule
 

@@ -9,7 +9,7 @@ from helpers import packed, trial
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
-from bilevelbench.oracle.meter import COLUMNS
+from bilevelbench.model.queries import COLUMNS
 from bilevelbench.plan.trial import Trial
 
 STEPS = 4
