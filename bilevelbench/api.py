@@ -39,6 +39,7 @@ from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import Results, curve_of, runs_of
+from bilevelbench.results.status import Status
 from bilevelbench.results.store import Store
 
 Chosen = str | Algorithm | Problem
@@ -232,7 +233,7 @@ def checked_budget(**limits: Any) -> Budget:
 def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tensor, y0: Tensor) -> Solution:
     row = result.runs[0]
     # A target is met by the point that was looked at, which need not be the method's own choice.
-    which = "last_" if row["status"] == "target" else ""
+    which = "last_" if row["status"] == Status.TARGET else ""
     x, y = running.last if which else running.answer
     message = row["message"]
     if torch.equal(x.reshape(-1), x0.reshape(-1)):

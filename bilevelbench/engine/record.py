@@ -11,7 +11,7 @@ from typing import Any
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.plan.trial import Trial
 from bilevelbench.results.reached import not_above
-from bilevelbench.results.schema import FAILED
+from bilevelbench.results.status import Status
 
 #: Some trials at one step, by column: a list each, of equal length.
 Block = dict[str, list[Any]]
@@ -130,7 +130,9 @@ class Lane:
             "plugin_version": trial.plugin_version,
             "problem_plugin": trial.problem_plugin,
             "problem_plugin_version": trial.problem_plugin_version,
-            "best_grad_phi": math.nan if status in FAILED or math.isinf(self.best_grad_phi) else self.best_grad_phi,
+            "best_grad_phi": math.nan
+            if Status(status).failed or math.isinf(self.best_grad_phi)
+            else self.best_grad_phi,
             **columns,
         }
 

@@ -41,7 +41,8 @@ from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
 from bilevelbench.report.figures.style import svg_file
 from bilevelbench.report.formats.text import printable
 from bilevelbench.results import reached
-from bilevelbench.results.schema import FAILED, STATUSES, Results, runs_frame
+from bilevelbench.results.schema import Results, runs_frame
+from bilevelbench.results.status import Status
 
 
 @dataclass
@@ -170,7 +171,8 @@ class Site:
             "tables.html": self._render("tables.html", "", shared, rates=rates),
             "experiments.html": self._render("experiments.html", "", shared, caption=CAPTION,
                                              experiments=self._experiments()),
-            "counting.html": self._render("counting.html", "", shared, meanings=STATUSES, failed=FAILED,
+            "counting.html": self._render("counting.html", "", shared, statuses=list(Status),
+                                          failed=[status for status in Status if status.failed],
                                           weights=[f"{w:g}" for w in boards.WEIGHTS]),
             "data.html": self._render("data.html", "", shared, environments=self._environments(),
                                       confirmed=sum(int((r.confirmations() > 1).sum()) for r in self.results.values()),
@@ -377,7 +379,7 @@ class Site:
             parts = []
             for mode, r in self.results.items():
                 mine = self.runs[(self.runs["title"] == title) & (self.runs["mode"] == mode)]
-                chosen = r.curve[r.curve["trial_id"].isin(mine["trial_id"])]
+                chosen = r.only(mine["trial_id"]).curve
                 parts.append(chosen.merge(mine[["trial_id", "method", "seed", "mode"]], on="trial_id"))
             table = pd.concat([p for p in parts if not p.empty] or parts[:1], ignore_index=True)
             out[f"csv/curve-{slug(title)}.csv"] = table.to_csv(index=False, float_format="%.10g")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bilevelbench.results.schema import FAILED, Results
+from bilevelbench.results.schema import Results
+from bilevelbench.results.status import Status
 
 #: phi may lie above its start by this share of max(1, |phi|): float32 has seven digits, and a start may be a solution.
 SLACK = 1e-6
@@ -28,7 +29,7 @@ def not_above(phi: Any, start: Any) -> Any:
 
 def failed(runs: pd.DataFrame) -> pd.Series[bool]:
     """Which trials failed."""
-    return runs["status"].isin(FAILED)
+    return runs["status"].isin([status for status in Status if status.failed])
 
 
 def counts(results: Results) -> pd.Series[bool]:

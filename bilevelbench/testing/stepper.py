@@ -34,6 +34,7 @@ from bilevelbench.model.rounding import TOLERANCE, keeps_bits
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.plan.trial import Budget, Spec, Trial
+from bilevelbench.results.schema import MEASURED
 from bilevelbench.testing.toys import Toy, ToyShared, ToySum
 
 EXACT, NOISY, SUM = Toy(), Toy(sigma=0.1), ToySum()
@@ -146,9 +147,7 @@ def run(
     return run_pack(trials, plugins)
 
 
-#: What depends on the clock, the machine or the width of a pack.
-_VOLATILE = {"seconds", "peak_memory", "pack_lanes"}
-_MEASURED = ("phi", "grad_phi", "g_y", "last_phi", "last_grad_phi")
+_OF_A_POINT = ("phi", "grad_phi", "g_y", "last_phi", "last_grad_phi")
 
 
 def unlike(ours: PackResult, theirs: PackResult) -> Iterator[str]:
@@ -166,7 +165,7 @@ def disagreements(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> I
     seen = {(row["trial_id"], row.get("step")): row for row in theirs}
     for a in ours:
         b = seen.get((a["trial_id"], a.get("step")), {})
-        for column in (c for c in _MEASURED if c in a and c in b):
+        for column in (c for c in _OF_A_POINT if c in a and c in b):
             left, right = a[column], b[column]
             close = math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
             if not close and not (left != left and right != right):
@@ -178,7 +177,7 @@ def differences(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Ite
     if len(ours) != len(theirs):
         yield f"{len(ours)} and {len(theirs)} rows"
     for a, b in zip(ours, theirs, strict=False):
-        for column in (c for c in a if c not in _VOLATILE):
+        for column in (c for c in a if c not in MEASURED):
             left, right = a[column], b.get(column)
             if left != right and not (left != left and right != right):
                 yield f"{column}{_step_of(a)} is {left!r} and {right!r}"

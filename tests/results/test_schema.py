@@ -12,12 +12,13 @@ from bilevelbench.results.schema import (
     CURVE,
     RUNS,
     SCHEMA_VERSION,
-    STATUSES,
+    Results,
     curve_frame,
     curve_table,
     runs_frame,
     runs_table,
 )
+from bilevelbench.results.status import Status
 
 
 def row(**values):
@@ -87,8 +88,28 @@ def test_frames_of_other_columns_or_types_are_refused():
 
 
 def test_every_status_has_a_meaning():
-    assert set(STATUSES) == {"target", "budget", "timeout", "diverged", "error", "invalid", "stopped"}
-    assert all(STATUSES.values())
+    assert set(Status) == {"target", "budget", "timeout", "diverged", "error", "invalid", "stopped"}
+    assert all(status.sentence for status in Status)
+
+
+def test_a_status_is_stored_as_its_text():
+    made = [row(trial_id=f"t{n}", status=status) for n, status in enumerate(Status)]
+    plain = [{**one, "status": str(one["status"])} for one in made]
+    assert runs_table(runs_frame(made)).equals(runs_table(runs_frame(plain)))
+    assert [Status(text) for text in runs_frame(plain)["status"]] == list(Status)
+
+
+def test_only_some_trials_in_the_tables_and_in_every_copy():
+    runs = runs_frame([row(trial_id=name) for name in "abc"])
+    curve = curve_frame([{"trial_id": name, "step": step} for name in "abc" for step in (0, 1)])
+    second = (runs[runs["trial_id"] != "a"], curve[curve["trial_id"] != "a"])
+    results = Results(runs, curve, [{"trial_ids": list("abc")}], ["a sentence"], [second])
+    some = results.only(["b", "never run"])
+    assert [list(table["trial_id"]) for table in (some.runs, some.curve)] == [["b"], ["b", "b"]]
+    assert [[list(table["trial_id"]) for table in copy] for copy in some.copies] == [[["b"], ["b", "b"]]]
+    assert (some.records, some.problems) == (results.records, results.problems)
+    assert list(results.without(["b"]).curve["trial_id"]) == ["a", "a", "c", "c"]
+    assert results.only(iter("ac")).runs.equals(results.without("b").runs)
 
 
 def test_newer_schema_is_refused():

@@ -14,6 +14,7 @@ from bilevelbench.errors import StoreError
 from bilevelbench.report.formats.text import bound, number, printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import CURVE, RUNS, Results
+from bilevelbench.results.status import Status
 
 #: |grad phi| at which the cost is read off a curve.
 ACCURACIES = (1e-1, 1e-2, 1e-3)
@@ -70,7 +71,7 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
                 "trials": len(group),
                 "failed": int(group["failed"].sum()),
                 "uncertified": int(group["uncertified"].sum()),
-                "reached_target": int((group["status"] == "target").sum()),
+                "reached_target": int((group["status"] == Status.TARGET).sum()),
                 "best_grad_phi": float(group["best_grad_phi"].median()),
                 "phi": float(group["phi"].median()),
                 **({chose: float(group[chose].median())} if chose else {}),

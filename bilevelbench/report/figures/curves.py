@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from bilevelbench.report.analysis import ranking
 from bilevelbench.report.analysis.summary import titled
 from bilevelbench.report.figures.style import FAMILIES, INK, legend, looks, settings, svg
-from bilevelbench.results.schema import FAILED, Results
+from bilevelbench.results.schema import Results
+from bilevelbench.results.status import Status
 
 #: What a curve can be drawn against.
 AXES = {
@@ -159,7 +160,7 @@ def band(curve: pd.DataFrame, y: str = "grad_phi") -> tuple[np.ndarray, np.ndarr
     for _, one in curve.sort_values("_x", kind="stable").groupby("trial_id"):
         at, values = one["_x"].to_numpy(dtype=float), one[y].to_numpy()
         place = np.searchsorted(at, places, side="right") - 1
-        last = at[-1] if one["status"].iloc[0] in FAILED else np.inf
+        last = at[-1] if Status(one["status"].iloc[0]).failed else np.inf
         seen = np.where((place >= 0) & (places <= last), values[np.clip(place, 0, None)], np.nan)
         rows.append(seen)
     stack = np.vstack(rows)

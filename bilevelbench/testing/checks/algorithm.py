@@ -22,6 +22,7 @@ from bilevelbench.model.claim import Claim
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.queries import QUERIES, ROW
 from bilevelbench.plan.trial import Budget
+from bilevelbench.results.status import Status
 from bilevelbench.testing.checks.common import check_documented, check_name, check_name_is_free
 from bilevelbench.testing.outcome import Failure, Skip
 from bilevelbench.testing.stepper import (
@@ -42,14 +43,13 @@ from bilevelbench.testing.stepper import (
 _STEPS = 3
 _SEARCH = 30.0  # seconds for choices of the parameters
 _PATIENCE = 3.0  # seconds for lanes that are run alone
-_LOST = ("error", "invalid")
 
 
 def check_runs(method: Algorithm) -> None:
     """Ten steps on a small problem, exact and noisy, without an error; the meter and the instance's count agree."""
     for problem in toys(method):
         (row,) = run([method], problem, [Budget(steps=10, cost=20_000, seconds=2)]).runs
-        if row["status"] in _LOST:
+        if Status(row["status"]).broken:
             raise Failure(f"ten steps on the small problem {problem.name!r}", row["message"], way_out(row["message"]))
 
 
@@ -224,7 +224,7 @@ def check_lanes(method: Algorithm) -> None:
     methods = _swept(method, problem)
     budgets = [Budget(steps=2 + i, cost=20_000) for i in range(len(methods))]
     packed = run(methods, problem, budgets)
-    lost = [row["message"] for row in packed.runs if row["status"] in _LOST]
+    lost = [row["message"] for row in packed.runs if Status(row["status"]).broken]
     if lost:
         raise Failure("five trials in one pack", lost[0], way_out(lost[0]))
     if packed.runs[0]["pack_lanes"] <= 1:
@@ -398,7 +398,7 @@ def check_progress(method: Algorithm) -> None:
         if not candidates:
             continue
         result = run(candidates, problem, [limit] * len(candidates), seeds=[0] * len(candidates), targets=(start / 2,))
-        if any(row["status"] == "target" for row in result.runs):
+        if any(row["status"] == Status.TARGET for row in result.runs):
             return
         best = min(
             [best, *(row["best_grad_phi"] for row in result.runs if row["best_grad_phi"] == row["best_grad_phi"])]
@@ -429,7 +429,7 @@ def check_presets(method: Algorithm) -> None:
     for preset in own:
         method_of, problem = _preset(type(method), preset)
         (row,) = run([method_of], problem, [Budget(steps=3, cost=20_000)]).runs
-        if row["status"] in _LOST:
+        if Status(row["status"]).broken:
             raise Failure(f"a run with {preset}(constants, 0.1)", row["message"], way_out(row["message"]))
 
 
