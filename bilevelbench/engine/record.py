@@ -10,7 +10,7 @@ from typing import Any
 
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.plan.trial import Trial
-from bilevelbench.results.reached import not_above
+from bilevelbench.results.reached import certified, not_above
 from bilevelbench.results.status import Status
 
 #: Some trials at one step, by column: a list each, of equal length.
@@ -85,11 +85,9 @@ class Lane:
             raise InvalidInput(f"a target is held against the curve's column {column!r}{near}")
         if column in _OF_PHI and not self.is_downhill:
             return
-        certified = self.last(column) + (
-            self.last("grad_phi_error") if _OF_PHI.get(column) else 0.0
-        )  # NaN meets nothing
+        accuracy = certified(self.last(column), self.last("grad_phi_error") if _OF_PHI.get(column) else 0.0)
         targets = sorted(self.trial.targets, reverse=True)
-        while self.reached < len(targets) and certified <= targets[self.reached]:
+        while self.reached < len(targets) and accuracy <= targets[self.reached]:
             self.reached += 1
 
     @property

@@ -27,7 +27,6 @@ from bilevelbench.results.schema import CURVE, RUNS, Results, curve_frame, runs_
 from bilevelbench.results.tables import load_results
 
 MODES = {"default": "out of the box", "tuned": "tuned"}
-FAMILIES = ("penalty", "implicit", "unrolled", "zeroth-order")
 
 _METHOD_FACTS: dict[str, Any] = {
     "family": "", "oracle": "", "text": "", "parameters": [], "claims": [], "step_calls": "",

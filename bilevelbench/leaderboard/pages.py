@@ -13,7 +13,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.boards import Board, make_board
 from bilevelbench.leaderboard.collect import (
-    FAMILIES,
     MODES,
     Material,
     method_facts,
@@ -35,6 +34,7 @@ from bilevelbench.leaderboard.fragments import (
     times,
 )
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words, of_setting, settings, standing_words
+from bilevelbench.model.family import FAMILIES, family_of
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.summary import ACCURACIES, cost_text, exact_cell, readable, summary, titled
 from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
@@ -114,7 +114,7 @@ class Site:
                 "algorithm": algorithm,
                 "oracle": oracle if oracle in ("gradient", "HVP") else seen,
                 "declared": "yes" if oracle in ("gradient", "HVP") else "",
-                "family": family if family in FAMILIES else "other",
+                "family": family_of(family),
                 "family_name": family or "not declared",
             }
         return out
@@ -157,7 +157,7 @@ class Site:
             "problem_file": self.problem_file,
             "method_file": self.method_file,
             "kinds": self.kinds,
-            "families": [f for f in (*FAMILIES, "other") if any(k["family"] == f for k in self.kinds.values())],
+            "families": [f for f in FAMILIES if any(k["family"] == f for k in self.kinds.values())],
             "ratio": self.ratio,
             "accuracies": [f"{eps:g}" for eps in ACCURACIES],
         }

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.errors import StoreError
+from bilevelbench.plan.trial import beside_the_data, bracketed
 from bilevelbench.report.formats.text import bound, number, printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import CURVE, RUNS, Results
@@ -106,13 +107,11 @@ def titled(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def variant(problem_params: str) -> str:
-    """`[dim_x=5]` for what was set beside the data: trials on several data sets are repetitions of one problem."""
+    """`[dim_x=5]` for what was set beside the data, as `Spec.variant` says it."""
     try:
-        params = json.loads(problem_params or "{}")
-        inside = ",".join(f"{k}={v}" for k, v in params.items() if k != "data_seed")
+        return bracketed(beside_the_data(json.loads(problem_params or "{}")))
     except (ValueError, AttributeError):  # a stranger's table
-        inside = problem_params
-    return f"[{inside}]" if inside else ""
+        return f"[{problem_params}]"
 
 
 def data_seeds(runs: pd.DataFrame) -> list[str]:

@@ -7,7 +7,6 @@ against a rule (`falls`, `ranking`, `separation`); the verdict is reproduced, no
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from pydantic import Field, ValidationError
 from bilevelbench.errors import StoreError, suggestion
 from bilevelbench.plan.figure import Check, Compared, Falls, Figure, Ranking, Separation
 from bilevelbench.plan.trial import Frozen, Trial
-from bilevelbench.report.analysis.summary import variant
 from bilevelbench.report.analysis.tuning import read_tuning
 from bilevelbench.report.formats.markdown import markdown_text, pipe_table
 from bilevelbench.report.formats.text import number, printable
@@ -65,7 +63,7 @@ class Planned(Frozen):
             id=trial.id,
             method=printable(trial.label or trial.algorithm.name),
             algorithm=trial.algorithm.name,
-            problem=printable(trial.problem.name + variant(json.dumps(trial.problem.params, sort_keys=True))),
+            problem=printable(trial.problem.variant),
         )
 
 

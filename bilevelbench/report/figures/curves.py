@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bilevelbench.report.analysis import ranking
 from bilevelbench.report.analysis.summary import titled
-from bilevelbench.report.figures.style import FAMILIES, INK, legend, looks, settings, svg
+from bilevelbench.report.figures.style import COLOURS, INK, legend, looks, settings, svg
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 
@@ -103,8 +103,8 @@ def sensitivity_figure(results: Results, title: str, algorithm: str) -> Figure |
         for axes, name in zip(row, names, strict=True):
             mine, good = table[table["parameter"] == name], finite[finite["parameter"] == name]
             best = good.groupby("value")["score"].min()
-            axes.plot(good["value"], good["score"], "o", color=FAMILIES["penalty"], alpha=0.4, markersize=4)
-            axes.plot(best.index, best.to_numpy(), "-", color=FAMILIES["penalty"], linewidth=1.5)
+            axes.plot(good["value"], good["score"], "o", color=COLOURS["penalty"], alpha=0.4, markersize=4)
+            axes.plot(best.index, best.to_numpy(), "-", color=COLOURS["penalty"], linewidth=1.5)
             lost = mine[~mine.index.isin(good.index)]
             axes.plot(lost["value"], np.full(len(lost), 0.98), "x", color=INK, transform=axes.get_xaxis_transform())
             axes.set(yscale="log", xscale="log" if (mine["value"] > 0).all() else "symlog")
