@@ -135,7 +135,6 @@ class Meter:
         """The tables' columns, each (L,)."""
         self.flush()
         out: dict[str, F64] = {name: sum_rows(self.calls, queries) for name, queries in (COLUMNS | TOTALS).items()}
-        out["samples"] = self.samples.sum(0)
         out["cost"] = self.cost()
         out["rounds"], out["bytes"] = self.rounds, self.bytes
         return out

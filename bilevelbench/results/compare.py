@@ -34,7 +34,7 @@ _BY_NUMBER = (Status.TARGET, Status.STOPPED, Status.DIVERGED)
 _REGULAR = tuple(status for status in Status if not status.broken)
 
 #: Whole numbers although they are stored as floats.
-_COUNTED = ("samples", "cost")
+_COUNTED = ("cost",)
 
 #: Rows of `runs` have the scale of these columns of `curve`; an error bound has that of what it bounds.
 _SCALES = {

@@ -18,11 +18,11 @@ from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.results.machine import machine
 from bilevelbench.results.status import Status
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TEXT, COUNT, REAL = pa.large_string(), pa.int64(), pa.float64()  # as pandas has them, so nothing is converted
 
-#: Calls are whole numbers; `samples` and `cost` are floats, since batches of a million take them past 2**53.
+#: Calls are whole numbers; `cost` is a float, since batches of a million take it past 2**53.
 RUNS: dict[str, pa.DataType] = {
     "trial_id": TEXT,
     "algorithm": TEXT,
@@ -33,7 +33,6 @@ RUNS: dict[str, pa.DataType] = {
     "status": TEXT,
     "message": TEXT,
     **dict.fromkeys(["steps", *COLUMNS, *TOTALS], COUNT),
-    "samples": REAL,
     "cost": REAL,
     "rounds": COUNT,
     "bytes": COUNT,
@@ -152,15 +151,29 @@ def curve_table(frame: pd.DataFrame) -> pa.Table:
     return _table("curve", frame, curve_schema([str(name) for name in frame.columns]))
 
 
+def runs_schema(version: int) -> pa.Schema:
+    """The columns of `runs` as this schema had them."""
+    columns = list(RUNS.items())
+    if version < 2:
+        columns.insert(list(RUNS).index("cost"), ("samples", REAL))
+    return pa.schema(columns)
+
+
 def curve_schema(names: Sequence[str]) -> pa.Schema:
     """The columns of `CURVE` and then the others of `names`, in alphabetical order."""
     return pa.schema(CURVE | dict.fromkeys(sorted(set(names) - CURVE.keys()), REAL))
 
 
-Upgrade = Callable[[pd.DataFrame, pd.DataFrame], tuple[pd.DataFrame, pd.DataFrame]]
+Upgrade = Callable[[pd.DataFrame, pd.DataFrame], Tables]
+
+
+def _without_samples(runs: pd.DataFrame, curve: pd.DataFrame) -> Tables:
+    """In schema 1 `samples` was `cost` under another name."""
+    return runs.drop(columns="samples"), curve
+
 
 #: UPGRADES[n] turns tables of schema n into tables of schema n + 1.
-UPGRADES: dict[int, Upgrade] = {}
+UPGRADES: dict[int, Upgrade] = {1: _without_samples}
 
 
 def check_version(version: int, where: str = "") -> None:

@@ -58,7 +58,6 @@ class Row:
             "value": self.VAL,
             "first_order": first,
             "second_order": second,
-            "samples": first + second + self.VAL,
             "cost": first + second + self.VAL,
         }
 
