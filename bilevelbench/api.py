@@ -31,14 +31,15 @@ from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constant, Constants, estimated
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.problem import Problem
+from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.meter import COLUMNS
 from bilevelbench.plan.packs import plan
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import Results, curve_of, runs_of
+from bilevelbench.results.status import Status
 from bilevelbench.results.store import Store
 
 Chosen = str | Algorithm | Problem
@@ -246,12 +247,12 @@ def checked_budget(**limits: Any) -> Budget:
 def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tensor, y0: Tensor) -> Solution:
     row = result.runs[0]
     # A target is met by the point that was looked at, which need not be the method's own choice.
-    which = "last_" if row["status"] == "target" else ""
+    which = "last_" if row["status"] == Status.TARGET else ""
     x, y = running.record.last if which else running.record.answer
     message = row["message"]
     if torch.equal(x.reshape(-1), x0.reshape(-1)):
         message += "; the answer is the start: x is x0"
-    counts = {name: int(row.get(name, 0)) for name in (*COLUMNS, "first_order", "second_order")}
+    counts = {name: int(row.get(name, 0)) for name in COLUMNS | TOTALS}
     return Solution(
         x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get(f"{which}phi", float("nan")),
         grad_phi=row.get(f"{which}grad_phi", float("nan")), status=row["status"], message=message, steps=row["steps"],

@@ -25,10 +25,9 @@ from bilevelbench.plan.packs import plan
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Trial
 from bilevelbench.plan.trials import make_trial
-from bilevelbench.results.schema import Results, curve_frame, runs_frame
+from bilevelbench.results.schema import MEASURED, Results, curve_frame, runs_frame
 
 #: What depends on the clock, the machine or the width of the pack; all else has to be equal to the last bit.
-VOLATILE = ["seconds", "peak_memory", "pack_lanes"]
 
 
 def plugins(*classes: type[Algorithm] | type[Problem]) -> Registry:
@@ -90,8 +89,8 @@ def assert_same(a: Results, b: Results) -> None:
     """Equal to the last bit, NaN equal to NaN, in every column that does not depend on the clock or the pack."""
     for left, right in ((a.runs, b.runs), (a.curve, b.curve)):
         pd.testing.assert_frame_equal(
-            left.drop(columns=VOLATILE, errors="ignore"),
-            right.drop(columns=VOLATILE, errors="ignore"),
+            left.drop(columns=list(MEASURED), errors="ignore"),
+            right.drop(columns=list(MEASURED), errors="ignore"),
             check_exact=True,
         )
 

@@ -32,7 +32,7 @@ def nudged(runs, curve, by, only=None, seed=0):
     """Every computed number of two tables, or those of one column (`runs.phi`), with other digits; counts stay."""
     rng = np.random.default_rng(seed)
     computed = {
-        **{f"runs.{n}": (runs, n) for n, t in RUNS.items() if t == REAL and n not in (*VOLATILE, "samples", "cost")},
+        **{f"runs.{n}": (runs, n) for n, t in RUNS.items() if t == REAL and n not in (*VOLATILE, "cost")},
         **{f"curve.{n}": (curve, n) for n in curve if CURVE.get(n, REAL) == REAL and n not in ("seconds", "cost")},
     }
     out = {"runs": runs.copy(), "curve": curve.copy()}

@@ -12,7 +12,8 @@ import pytest
 from doc_blocks import LANGUAGES, Block, Failed, blocks, run_blocks
 
 from bilevelbench.cli.app import main
-from bilevelbench.results.schema import CURVE, RUNS, STATUSES
+from bilevelbench.results.schema import CURVE, RUNS
+from bilevelbench.results.status import Status
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -135,7 +136,7 @@ def test_thirty_lines():
 def test_results_format_is_complete():
     """Each column and each status of the tables is explained."""
     text = (ROOT / "docs" / "results-format.md").read_text(encoding="utf-8")
-    for name in (*RUNS, *CURVE, *STATUSES):
+    for name in (*RUNS, *CURVE, *Status):
         assert f"`{name}`" in text, f"docs/results-format.md does not explain {name!r}"
 
 

@@ -33,13 +33,13 @@ def check_plugin(name: str, seconds: float = 120.0, memory: float = 4.0) -> list
 
     `seconds` are for all checks together, `memory` is in GiB. A mistake of the caller is an InvalidInput.
     """
-    from bilevelbench.discovery.loose_files import is_file
+    from bilevelbench.discovery.loose_files import file_and_class, is_file
 
     for option, value in (("--seconds", seconds), ("--memory", memory)):
         if not (math.isfinite(value) and value > 0):
             raise InvalidInput(f"{option} {value:g}: a limit is a number above 0")
     spec = _one(name)
-    file = spec.name.rpartition(":")[0] if ".py:" in spec.name else spec.name
+    file, _ = file_and_class(spec.name)
     if is_file(spec.name) and not Path(file).is_file():
         raise InvalidInput(f"file {file!r} does not exist; check the path")
     context = multiprocessing.get_context("spawn")
@@ -150,7 +150,7 @@ def _work(name: str, memory: float, sender: Connection) -> None:
 def _plugins(plugins: Registry, name: str, sender: Connection) -> list[Any]:
     """The methods and problems that the name means, made with its parameters; a file that does not load is an outcome."""
     from bilevelbench.discovery.entry import make
-    from bilevelbench.discovery.loose_files import classes_in_file, is_file
+    from bilevelbench.discovery.loose_files import classes_in_file, file_and_class, is_file
     from bilevelbench.testing.checks.common import usual_parameters
     from bilevelbench.testing.outcome import Outcome
 
@@ -166,7 +166,8 @@ def _plugins(plugins: Registry, name: str, sender: Connection) -> list[Any]:
             )
             sender.send(("end", failed.as_dict()))
             return []
-        entries = [_entry(plugins, cls, f"{spec.name.partition('.py:')[0].removesuffix('.py')}.py") for cls in classes]
+        file, _ = file_and_class(spec.name)
+        entries = [_entry(plugins, cls, file) for cls in classes]
     else:
         tables: tuple[dict[str, Any], ...] = (plugins.algorithms, plugins.problems)
         entries = [table[spec.name] for table in tables if spec.name in table]

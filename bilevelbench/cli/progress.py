@@ -58,12 +58,7 @@ def run_with_progress(
     if not wanted <= set(results.runs["trial_id"]):
         # A table that is damaged inside is only found when it is read; it is known now, and its trials run again.
         results = run_missing(console, store, trials, plugins, jobs, memory, timed, executor)
-    chosen = Results(
-        results.runs[results.runs["trial_id"].isin(wanted)],
-        results.curve[results.curve["trial_id"].isin(wanted)],
-        results.records,
-        results.problems,
-    )
+    chosen = results.only(wanted)
     print_table(console, chosen)
     outcomes = [outcome(experiment, chosen, out) for experiment in experiments]
     for one in outcomes:

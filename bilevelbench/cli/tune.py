@@ -43,9 +43,9 @@ def tune_suite(suite: Suite, out: Path, plugins: Registry, jobs: int | None = No
 
     from bilevelbench.cli.progress import run_missing
     from bilevelbench.execute.local import lasting_workers
-    from bilevelbench.report.analysis.tuning import read_tuning
+    from bilevelbench.report.analysis.tuning import TUNING, read_tuning
     from bilevelbench.results.store import Store
-    from bilevelbench.studies.tuning.record import BEST, TUNING, best_suite, tuning_record, write_tuning
+    from bilevelbench.studies.tuning.record import BEST, best_suite, tuning_record, write_tuning
     from bilevelbench.studies.tuning.study import run_tuning
 
     out = out.absolute()

@@ -17,16 +17,28 @@ from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.problem import Problem
 
 
+def is_file(name: str) -> bool:
+    return name.endswith(".py") or ".py:" in name
+
+
+def file_and_class(name: str) -> tuple[str, str | None]:
+    """`FILE.py:Class` -> `FILE.py` and `Class`; without a colon there is no class."""
+    if ".py:" not in name:
+        return name, None
+    file, _, wanted = name.rpartition(":")
+    return file, wanted
+
+
 def classes_in_file(name: str) -> list[type]:
     """The methods and problems that a loose file defines; names with an underscore in front are its own affair."""
-    file, _, wanted = name.rpartition(":") if ".py:" in name else (name, "", "")
+    file, wanted = file_and_class(name)
     module = load_file(Path(file).resolve())
     classes = {
         cls.__name__: cls
         for cls in vars(module).values()
         if inspect.isclass(cls) and issubclass(cls, Algorithm | Problem) and cls.__module__ == module.__name__
     }
-    if wanted:
+    if wanted is not None:
         if wanted not in classes:
             raise UnknownName(f"class in {file}", wanted, classes)
         chosen = [classes[wanted]]
@@ -40,13 +52,9 @@ def classes_in_file(name: str) -> list[type]:
     return chosen
 
 
-def is_file(name: str) -> bool:
-    return name.partition(".py:")[0].endswith(".py") or ".py:" in name
-
-
 def class_from_file(kind: Kind, name: str, base: type) -> Entry[Any]:
     """A class from a loose file. Its version is a hash of the file, so that an edited file is a new method."""
-    file, colon, wanted = name.rpartition(":") if ".py:" in name else (name, "", "")
+    file, wanted = file_and_class(name)
     path = Path(file).resolve()
     if not path.is_file():
         raise InvalidInput(f"{kind} file {file!r} does not exist; check the path")
@@ -56,7 +64,7 @@ def class_from_file(kind: Kind, name: str, base: type) -> Entry[Any]:
         for c in vars(module).values()
         if inspect.isclass(c) and issubclass(c, base) and c is not base and c.__module__ == module.__name__
     }
-    if colon:
+    if wanted is not None:
         if wanted not in classes:
             raise UnknownName(f"class in {file}", wanted, classes)
         chosen = classes[wanted]

@@ -20,8 +20,8 @@ from bilevelbench.model.lanes import keep, norm, take
 from bilevelbench.model.noise import Exact
 from bilevelbench.oracle.draws import Draws
 from bilevelbench.plan.trial import Trial
-from bilevelbench.results.reached import not_above
-from bilevelbench.results.schema import FAILED
+from bilevelbench.results.reached import certified, not_above
+from bilevelbench.results.status import Status
 
 #: Some trials at one step, by column: a list each, of equal length.
 Block = dict[str, list[Any]]
@@ -95,11 +95,9 @@ class Lane:
             raise InvalidInput(f"a target is held against the curve's column {column!r}{near}")
         if column in _OF_PHI and not self.is_downhill:
             return
-        certified = self.last(column) + (
-            self.last("grad_phi_error") if _OF_PHI.get(column) else 0.0
-        )  # NaN meets nothing
+        accuracy = certified(self.last(column), self.last("grad_phi_error") if _OF_PHI.get(column) else 0.0)
         targets = sorted(self.trial.targets, reverse=True)
-        while self.reached < len(targets) and certified <= targets[self.reached]:
+        while self.reached < len(targets) and accuracy <= targets[self.reached]:
             self.reached += 1
 
     @property
@@ -140,7 +138,9 @@ class Lane:
             "plugin_version": trial.plugin_version,
             "problem_plugin": trial.problem_plugin,
             "problem_plugin_version": trial.problem_plugin_version,
-            "best_grad_phi": math.nan if status in FAILED or math.isinf(self.best_grad_phi) else self.best_grad_phi,
+            "best_grad_phi": math.nan
+            if Status(status).failed or math.isinf(self.best_grad_phi)
+            else self.best_grad_phi,
             **columns,
         }
 
@@ -263,9 +263,7 @@ class Record:
         }
         if not isinstance(self.pack.instance.noise, Exact):  # where a call is not one sample
             samples = meter.sample_columns()
-            lists["second_order_samples"] = [
-                float(samples["hvp_samples"][i] + samples["jvp_samples"][i]) for i in which
-            ]
+            lists["second_order_samples"] = [float(samples["second_order_samples"][i]) for i in which]
         tensors = {"phi": seen.phi, "grad_phi": seen.grad_phi, "grad_phi_error": seen.error, "g_y": seen.g_y}
         # what follows the lanes that were asked for is padding
         lists |= {

@@ -16,10 +16,9 @@ from bilevelbench.model.constants import Constants
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.lanes import take
 from bilevelbench.model.noise import FiniteSum, Rows
+from bilevelbench.model.queries import QUERIES, Query
 from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.plan.trial import Trial
-
-_WIDTHS = {"grad_f_x": "dx", "grad_f_y": "dy", "grad_g_x": "dx", "grad_g_y": "dy", "hvp_g_yy": "dy", "jvp_g_xy": "dx"}
 
 #: What torch says when a per-lane parameter is used like a number.
 _PER_LANE_RIDDLES = (
@@ -50,12 +49,12 @@ def check_instance(instance: Instance) -> None:
     rows = (Rows(torch.zeros(lanes, 1, dtype=torch.long), torch.ones_like(x[:, :1])),)
     which = rows if isinstance(instance.noise, FiniteSum) else ()
     with instance.uncounted():
-        for query in ("value_f", "value_g"):
-            _check_answer(query, instance.functions[query](x, y, *which), (lanes, 1), x.dtype)
-        for query in sorted(instance.analytic & _WIDTHS.keys()):
-            arguments = (x, y, torch.ones_like(y)) if query in ("hvp_g_yy", "jvp_g_xy") else (x, y)
-            width = getattr(instance, _WIDTHS[query])
-            _check_answer(query, instance.functions[query](*arguments, *which), (lanes, width), x.dtype)
+        for query in sorted(QUERIES.values(), key=lambda query: query.order):  # a wrong value spoils its derivatives
+            if query.order > 0 and query.name not in instance.analytic:
+                continue
+            arguments = (x, y, torch.ones_like(y)) if query.takes_vector else (x, y)
+            answer = instance.functions[query.name](*arguments, *which)
+            _check_answer(query, answer, lanes, query.widths(instance.dx, instance.dy), x.dtype)
 
 
 def check_targets(trial: Trial, constants: Constants) -> None:
@@ -67,19 +66,25 @@ def check_targets(trial: Trial, constants: Constants) -> None:
             raise MissingConstant(missing.constant, constants.problem, "rho_phi of a second-order target") from None
 
 
-def _check_answer(query: str, answer: Any, shape: tuple[int, int], dtype: torch.dtype) -> None:
-    name = query.removeprefix("value_")
-    if not isinstance(answer, Tensor):
-        raise InvalidInput(f"{name} returned {type(answer).__name__}, not a tensor")
-    if tuple(answer.shape) != shape:
+def _check_answer(query: Query, answer: Any, lanes: int, widths: tuple[int, ...], dtype: torch.dtype) -> None:
+    name = query.level if query.order == 0 else query.name
+    blocks = answer if len(widths) > 1 else (answer,)
+    if not isinstance(blocks, tuple) or len(blocks) != len(widths):
         raise InvalidInput(
-            f"{name} returned shape {tuple(answer.shape)} for {shape[0]} lanes; {shape} is wanted (reduce the last axis only, "
-            "and keep it: `dot(a, b)`)"
+            f"{name} returned {type(answer).__name__}; a joint gradient is a tuple of {len(widths)} tensors"
         )
-    if answer.dtype != dtype:
-        raise InvalidInput(
-            f"{name} returned {answer.dtype} for inputs of {dtype}; make the data in torch's default dtype"
-        )
+    for block, width in zip(blocks, widths, strict=True):
+        if not isinstance(block, Tensor):
+            raise InvalidInput(f"{name} returned {type(block).__name__}, not a tensor")
+        if tuple(block.shape) != (lanes, width):
+            raise InvalidInput(
+                f"{name} returned shape {tuple(block.shape)} for {lanes} lanes; {(lanes, width)} is wanted (reduce the last "
+                "axis only, and keep it: `dot(a, b)`)"
+            )
+        if block.dtype != dtype:
+            raise InvalidInput(
+                f"{name} returned {block.dtype} for inputs of {dtype}; make the data in torch's default dtype"
+            )
 
 
 def check_state(algorithm: Any, state: Any, oracle: Oracle, where: str) -> None:

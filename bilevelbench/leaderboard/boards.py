@@ -13,7 +13,8 @@ import pandas as pd
 from bilevelbench.report.analysis.ranking import DRAWS, PAIR, board, costs, performance_profile, rank_intervals, split
 from bilevelbench.report.analysis.summary import ACCURACIES, titled
 from bilevelbench.results import reached
-from bilevelbench.results.schema import CURVE, FAILED, Results
+from bilevelbench.results.schema import CURVE, Results
+from bilevelbench.results.status import Status
 
 #: Prices of a Hessian-vector product, in gradients, at which intervals are computed; the page shows the nearest.
 WEIGHTS = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -44,7 +45,7 @@ class Board:
 
 def make_board(results: Results, mode: str, setting: str, titles: Sequence[str], ratio: float | None = None) -> Board:
     """`rows` has a method a row, best first, with the price of an HVP at one gradient; `ratio` is the measured price."""
-    part = restrict(results, titles)
+    part = _on(results, titles)
     runs, table = titled(part.runs), costs(part, ACCURACIES)
     full = {1.0} | ({ratio} if ratio else set())
     intervals = {
@@ -58,7 +59,7 @@ def make_board(results: Results, mode: str, setting: str, titles: Sequence[str],
             {
                 "algorithm": by_method["algorithm"].first(),
                 "trials": by_method.size(),
-                "failed": by_method["status"].agg(lambda s: int(s.isin(FAILED).sum())),
+                "failed": reached.failed(runs).groupby(runs["method"]).sum(),
                 "hvps": by_method["second_order"].median(),
                 "any_hvp": by_method["second_order"].max() > 0,
             }
@@ -73,11 +74,9 @@ def make_board(results: Results, mode: str, setting: str, titles: Sequence[str],
     return Board(mode, setting, runs, table, rows.reset_index(drop=True), intervals)
 
 
-def restrict(results: Results, titles: Sequence[str]) -> Results:
+def _on(results: Results, titles: Sequence[str]) -> Results:
     """The trials on these problems."""
-    runs = results.runs[titled(results.runs)["title"].isin(titles)]
-    curve = results.curve[results.curve["trial_id"].isin(runs["trial_id"])]
-    return Results(runs, curve, results.records)
+    return results.only(results.runs.loc[titled(results.runs)["title"].isin(titles), "trial_id"])
 
 
 def for_scripts(one: Board) -> dict[str, Any]:
@@ -132,7 +131,7 @@ def sparklines(results: Results, titles: Sequence[str]) -> dict[str, list[float]
     0 is the start, -3 a thousandth of it; the scale ends at the largest cost on the problem. A trial that failed stays at
     its start, and so does one whose phi does not fall.
     """
-    part = restrict(results, titles)
+    part = _on(results, titles)
     runs = titled(part.runs)
     method_of, title_of = (dict(zip(runs["trial_id"], runs[c], strict=True)) for c in ("method", "title"))
     curve = part.curve.assign(_counts=reached.counts(part))
@@ -159,7 +158,7 @@ def curves(
     measures: dict[str, bool] = {}
     for mode, one in results.items():
         mine = runs[runs["mode"] == mode]
-        curve = one.curve[one.curve["trial_id"].isin(mine["trial_id"])]
+        curve = one.only(mine["trial_id"]).curve
         second = split(curve)[1]
         names = ["grad_phi", "phi", "g_y", *(c for c in curve.columns if c not in CURVE)]
         shown = [n for n in names if np.isfinite(curve[n].to_numpy(dtype=float)).any()]
@@ -178,7 +177,7 @@ def curves(
                 trials.append(
                     {
                         "seed": plain(seed),
-                        "failed": status in FAILED,
+                        "failed": Status(status).failed,
                         "timed": bool(lanes <= 1),
                         "x": {short: _column(values[name][at]) for name, short in AXES.items()},
                         "y": {name: _column(values[name][at]) for name in shown},

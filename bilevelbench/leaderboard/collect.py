@@ -18,7 +18,7 @@ import pandas as pd
 
 from bilevelbench.errors import StoreError
 from bilevelbench.report.analysis.rates import RateTable, in_order, read_rates
-from bilevelbench.report.analysis.tuning import only, tuned_trials
+from bilevelbench.report.analysis.tuning import TUNING, tuned_trials
 from bilevelbench.report.analysis.verdicts import Outcome, find_outcomes
 from bilevelbench.report.formats.text import printable
 from bilevelbench.results.compare import Witness, witnesses
@@ -27,7 +27,6 @@ from bilevelbench.results.schema import CURVE, RUNS, Results, curve_frame, runs_
 from bilevelbench.results.tables import load_results
 
 MODES = {"default": "out of the box", "tuned": "tuned"}
-FAMILIES = ("penalty", "implicit", "unrolled", "zeroth-order")
 
 _METHOD_FACTS: dict[str, Any] = {
     "family": "", "oracle": "", "text": "", "parameters": [], "claims": [], "step_calls": "",
@@ -70,10 +69,10 @@ def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
                 experiments += outcomes
                 notes += [*stored.problems, *unusable]
                 board = _without(stored, outcomes) if mode == "default" else stored
-                chosen = board.runs["trial_id"].isin(tuned_trials(board)) | (mode == "tuned")
-                found["tuned"].append((path, only(board, chosen)))
-                if not (path / "tuning.json").is_file():
-                    found["default"].append((path, only(board, ~chosen)))
+                chosen = set(board.runs["trial_id"]) if mode == "tuned" else tuned_trials(board)
+                found["tuned"].append((path, board.only(chosen)))
+                if not (path / TUNING).is_file():
+                    found["default"].append((path, board.without(chosen)))
     results = {mode: combine(parts) for mode, parts in found.items()}
     return Material(results, in_order(rates), facts, notes, experiments)
 
@@ -90,8 +89,9 @@ def combine(found: Sequence[tuple[Path, Results]]) -> Results:
     seen: set[str] = set()
     runs, curves, records = [], [], []
     for one in filled:
-        runs.append(one.runs[~one.runs["trial_id"].isin(seen)])
-        curves.append(one.curve[~one.curve["trial_id"].isin(seen)])
+        fresh = one.without(seen)
+        runs.append(fresh.runs)
+        curves.append(fresh.curve)
         records += one.records
         seen |= set(one.runs["trial_id"])
     return Results(
@@ -163,9 +163,7 @@ def parameters(text: str) -> str:
 
 
 def _without(results: Results, outcomes: Sequence[Outcome]) -> Results:
-    ids = [planned.id for one in outcomes for planned in one.experiment.trials]
-    runs, curve = (table[~table["trial_id"].isin(ids)] for table in (results.runs, results.curve))
-    return Results(runs, curve, results.records, results.problems)
+    return results.without(planned.id for one in outcomes for planned in one.experiment.trials)
 
 
 def _checked(path: Path, results: Results) -> Results:

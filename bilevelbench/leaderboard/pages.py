@@ -8,18 +8,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.boards import Board
-from bilevelbench.leaderboard.collect import FAMILIES, MODES, Material, method_facts
+from bilevelbench.leaderboard.collect import MODES, Material, method_facts
 from bilevelbench.leaderboard.data_files import download_list, downloads, figures, picture, scripts
 from bilevelbench.leaderboard.fragments import bands, exact_text, number_text, polyline, rate_table, times
 from bilevelbench.leaderboard.method_page import method_page
 from bilevelbench.leaderboard.problem_page import problem_page
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words, standing_words
 from bilevelbench.leaderboard.site import Site
+from bilevelbench.model.family import FAMILIES
 from bilevelbench.report.analysis.summary import ACCURACIES
 from bilevelbench.report.figures.experiment import CAPTION
 from bilevelbench.report.formats.text import printable
 from bilevelbench.results import reached
-from bilevelbench.results.schema import FAILED, STATUSES, Results
+from bilevelbench.results.schema import Results
+from bilevelbench.results.status import Status
 
 
 def site_files(material: Material, command: str) -> dict[str, str]:
@@ -42,7 +44,7 @@ def _pages(site: Site) -> dict[str, str]:
                              measured=site.material.facts.get("hvp_ratio", {})),
         "tables.html": render("tables.html", rates=rates),
         "experiments.html": render("experiments.html", caption=CAPTION, experiments=_experiments(site)),
-        "counting.html": render("counting.html", meanings=STATUSES, failed=FAILED,
+        "counting.html": render("counting.html", statuses=list(Status), failed=[status for status in Status if status.failed],
                                 weights=[f"{w:g}" for w in boards.WEIGHTS]),
         "data.html": render("data.html", environments=site.environments(), downloads=download_list(site),
                             confirmed=sum(int((r.confirmations() > 1).sum()) for r in site.results.values())),
@@ -70,7 +72,7 @@ def _shared(site: Site) -> dict[str, Any]:
         "problem_file": site.problem_file,
         "method_file": site.method_file,
         "kinds": site.kinds,
-        "families": [f for f in (*FAMILIES, "other") if any(k["family"] == f for k in site.kinds.values())],
+        "families": [f for f in FAMILIES if any(k["family"] == f for k in site.kinds.values())],
         "ratio": site.ratio,
         "accuracies": [f"{eps:g}" for eps in ACCURACIES],
     }

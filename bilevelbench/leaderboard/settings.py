@@ -102,14 +102,14 @@ def of_setting(results: Results, trials: Iterable[str], setting: str) -> Results
 
     For second order that is the smallest eps for which both conditions are certified: their errors are in it.
     """
-    ids = set(trials)
-    runs, curve = (table[table["trial_id"].isin(ids)] for table in (results.runs, results.curve))
-    if setting == "second-order":
-        eps = curve["second_order_eps"] if "second_order_eps" in curve else pd.Series(np.nan, index=curve.index)
-        curve = curve.assign(grad_phi=eps, grad_phi_error=0.0)
-        smallest = best(replace(results, runs=runs, curve=curve)).to_numpy(dtype=float)
-        runs = runs.assign(best_grad_phi=np.where(np.isinf(smallest), np.nan, smallest))
-    return replace(results, runs=runs, curve=curve)
+    mine = results.only(trials)
+    if setting != "second-order":
+        return mine
+    curve = mine.curve
+    eps = curve["second_order_eps"] if "second_order_eps" in curve else pd.Series(np.nan, index=curve.index)
+    mine = replace(mine, curve=curve.assign(grad_phi=eps, grad_phi_error=0.0))
+    smallest = best(mine).to_numpy(dtype=float)
+    return replace(mine, runs=mine.runs.assign(best_grad_phi=np.where(np.isinf(smallest), np.nan, smallest)))
 
 
 def budget_words(results: Results, trials: Iterable[str]) -> str:

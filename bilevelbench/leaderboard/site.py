@@ -9,9 +9,10 @@ from typing import Any
 import pandas as pd
 
 from bilevelbench.leaderboard.boards import make_board
-from bilevelbench.leaderboard.collect import FAMILIES, MODES, Material, method_facts, provenance
+from bilevelbench.leaderboard.collect import MODES, Material, method_facts, provenance
 from bilevelbench.leaderboard.fragments import hvp_ratio, slug
 from bilevelbench.leaderboard.settings import SETTINGS, of_setting, settings
+from bilevelbench.model.family import family_of
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.summary import summary, titled
 from bilevelbench.results.schema import Results, runs_frame
@@ -63,7 +64,7 @@ class Site:
                 "algorithm": algorithm,
                 "oracle": oracle if oracle in ("gradient", "HVP") else seen,
                 "declared": "yes" if oracle in ("gradient", "HVP") else "",
-                "family": family if family in FAMILIES else "other",
+                "family": family_of(family),
                 "family_name": family or "not declared",
             }
         return out

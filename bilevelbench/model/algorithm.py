@@ -16,13 +16,14 @@ from torch import Tensor
 from bilevelbench.errors import InvalidInput, MissingConstant
 from bilevelbench.model.claim import Claim
 from bilevelbench.model.constants import Constants
+from bilevelbench.model.family import Family
 from bilevelbench.model.known import KnownFailure
 from bilevelbench.model.lanes import PerLaneMarker
+from bilevelbench.model.queries import PRODUCTS
 
 if TYPE_CHECKING:
     from bilevelbench.oracle.oracle import Oracle
 
-Family = Literal["penalty", "implicit", "unrolled", "zeroth-order", "other"]
 #: What a parameter is to a method; `bilevelbench tune` has a grid for each, and parameters of one role move together.
 Role = Literal["upper_step", "lower_step", "penalty"]
 
@@ -130,7 +131,7 @@ class Algorithm(BaseModel):
     @classmethod
     def first_order(cls) -> bool:
         """A checked fact: the oracle refuses what is not declared."""
-        return not cls.uses & {"hvp_g_yy", "jvp_g_xy"}
+        return cls.uses.isdisjoint(PRODUCTS)
 
 
 class Distributed(Algorithm):

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bilevelbench.model.queries import PRODUCTS, QUERIES
+
 Function = Callable[..., Any]
 
 
@@ -29,8 +31,9 @@ def derive(f: Function, g: Function, given: Mapping[str, Function]) -> dict[str,
             table[in_y] = given.get(in_y) or _gradient_in(function, 1)
             both = in_x in given and in_y in given
             table[joint] = _pair(given[in_x], given[in_y]) if both else _gradient(function)
-    table["hvp_g_yy"] = given.get("hvp_g_yy") or _second(g, 1)
-    table["jvp_g_xy"] = given.get("jvp_g_xy") or _second(g, 0)
+    for name in PRODUCTS:
+        query = QUERIES[name]
+        table[name] = given.get(name) or _second(f if query.level == "f" else g, "xy".index(query.outputs[0]))
     return table
 
 
@@ -78,14 +81,14 @@ def _gradient_in(function: Function, block: int) -> Function:
     return gradient
 
 
-def _second(g: Function, block: int) -> Function:
-    """The derivative of <g_y(x, y), v> in x (block 0: J v) or in y (block 1: H v)."""
+def _second(function: Function, block: int) -> Function:
+    """The derivative of <g_y(x, y), v> in x (block 0: J v) or in y (block 1: H v); g is any function."""
 
     def product(x: Tensor, y: Tensor, v: Tensor, *rows: Any) -> Tensor:
         with torch.enable_grad():
             points = v.shape[:-2]
             leaves = _leaves(x.expand(*torch.broadcast_shapes(points, x.shape[:-2]), *x.shape[-2:]), y)
-            (g_y,) = _grad(g(*leaves, *rows), (leaves[1],), create_graph=True)
+            (g_y,) = _grad(function(*leaves, *rows), (leaves[1],), create_graph=True)
             return _grad(g_y * v.detach(), (leaves[block],))[0]
 
     return product

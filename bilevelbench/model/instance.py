@@ -18,7 +18,7 @@ from bilevelbench.model.noise import Exact, Noise, levels
 from bilevelbench.model.queries import QUERIES, ROW
 
 FAR = 1e6  # sizes of the start: farther away x has run away, whatever the problem
-_ANALYTIC = frozenset(QUERIES) - {"value_f", "value_g"}
+_ANALYTIC = frozenset(query.name for query in QUERIES.values() if query.order > 0)
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,10 @@ class Instance:
         """
         self._lanes = lanes
         return {
-            query: (self._counted_product if "vp_" in query else self._counted_gradient)(query, self._raw[query], lanes)
-            for query in QUERIES
+            name: (self._counted_product if query.takes_vector else self._counted_gradient)(
+                name, self._raw[name], lanes
+            )
+            for name, query in QUERIES.items()
         }
 
     def _counted(self, query: str, function: Callable[..., Any]) -> Callable[..., Any]:

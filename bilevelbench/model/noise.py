@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bilevelbench.errors import InvalidInput
+from bilevelbench.model.queries import PRODUCTS, QUERIES
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,11 @@ def levels(noise: Noise) -> dict[str, float]:
 
 
 def is_exact(noise: Noise, level: str) -> bool:
-    """Whether a sample of f or g is the exact answer; one of g serves products with second derivatives as well."""
+    """Whether a sample of f or g is the exact answer; where there are products with second derivatives it serves them too."""
     if isinstance(noise, Additive):
-        return noise.sigma_f == 0 if level == "f" else noise.sigma_g == noise.sigma_h == 0
+        has_products = any(QUERIES[name].level == level for name in PRODUCTS)
+        sigma = noise.sigma_f if level == "f" else noise.sigma_g
+        return sigma == 0 and (noise.sigma_h == 0 or not has_products)
     return isinstance(noise, Exact)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from bilevelbench.errors import MethodError
-from bilevelbench.model.queries import ROW
+from bilevelbench.model.queries import PRODUCTS, ROW
 from bilevelbench.oracle.meter import Meter
 from bilevelbench.oracle.sample import Sample
 
@@ -98,7 +98,7 @@ def plain(query: str, given: Sequence[Tensor], lanes: int, widths: Sequence[int]
     if transform() is not None:
         raise MethodError(
             f"{query} was asked inside a transform of torch.func (vmap, jvp, grad), which would make many calls of one; "
-            "put several points on an axis to the left of the lane, and ask for products with hvp_g_yy and jvp_g_xy"
+            f"put several points on an axis to the left of the lane, and ask for products with {' and '.join(PRODUCTS)}"
         )
     arguments = []
     for name, value, width in zip("xyv", given, widths, strict=False):
@@ -107,7 +107,7 @@ def plain(query: str, given: Sequence[Tensor], lanes: int, widths: Sequence[int]
         if forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None:
             raise MethodError(
                 f"{query}: {name} carries a tangent of forward-mode differentiation, which would make a product of a "
-                "gradient; ask for products with hvp_g_yy and jvp_g_xy, and declare them in `uses`"
+                f"gradient; ask for products with {' and '.join(PRODUCTS)}, and declare them in `uses`"
             )
         argument = value.detach()
         if type(argument) is not Tensor:

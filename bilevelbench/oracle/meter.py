@@ -14,25 +14,12 @@ import numpy.typing as npt
 from torch import Tensor
 
 from bilevelbench.errors import BudgetExhausted
-from bilevelbench.model.queries import QUERIES, ROW
+from bilevelbench.model.queries import COLUMNS, QUERIES, ROW, TOTALS
 
 F64 = npt.NDArray[np.float64]
 BOOL = npt.NDArray[np.bool_]
 
 _UNLIMITED = 2.0**53  # the largest cost that a float counts exactly
-
-#: Columns of the tables, and the queries that each one adds up. A joint query is one call, and one in each block.
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "grad_f": ("grad_f", "grad_f_x", "grad_f_y"),
-    "grad_g": ("grad_g", "grad_g_x", "grad_g_y"),
-    "grad_f_x": ("grad_f", "grad_f_x"),
-    "grad_f_y": ("grad_f", "grad_f_y"),
-    "grad_g_x": ("grad_g", "grad_g_x"),
-    "grad_g_y": ("grad_g", "grad_g_y"),
-    "hvp": ("hvp_g_yy",),
-    "jvp": ("jvp_g_xy",),
-    "value": ("value_f", "value_g"),
-}
 
 
 class Meter:
@@ -147,17 +134,14 @@ class Meter:
     def columns(self) -> dict[str, F64]:
         """The tables' columns, each (L,)."""
         self.flush()
-        out: dict[str, F64] = {name: sum_rows(self.calls, queries) for name, queries in COLUMNS.items()}
-        out["first_order"] = out["grad_f"] + out["grad_g"]
-        out["second_order"] = out["hvp"] + out["jvp"]
-        out["samples"] = self.samples.sum(0)
+        out: dict[str, F64] = {name: sum_rows(self.calls, queries) for name, queries in (COLUMNS | TOTALS).items()}
         out["cost"] = self.cost()
         out["rounds"], out["bytes"] = self.rounds, self.bytes
         return out
 
     def sample_columns(self) -> dict[str, F64]:
         self.flush()
-        return {f"{name}_samples": sum_rows(self.samples, queries) for name, queries in COLUMNS.items()}
+        return {f"{name}_samples": sum_rows(self.samples, queries) for name, queries in (COLUMNS | TOTALS).items()}
 
     def restart_passes(self) -> None:
         """A new instance has a new second book; ours starts anew beside it."""

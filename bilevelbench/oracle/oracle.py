@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NoReturn, Protocol, overload
+from typing import Any, NoReturn, Protocol, overload
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from bilevelbench.errors import InvalidInput, UndeclaredQuery
 from bilevelbench.model.agents import Part
 from bilevelbench.model.instance import Instance, count_points
 from bilevelbench.model.noise import Additive
-from bilevelbench.model.queries import QUERIES
+from bilevelbench.model.queries import QUERIES, Level, Query
 from bilevelbench.oracle.draws import Draws, fold
 from bilevelbench.oracle.fast_path import gradient_query, plain, product_query
 from bilevelbench.oracle.loops import Loops
@@ -23,7 +23,7 @@ from bilevelbench.oracle.sample import Order, Sample
 from bilevelbench.oracle.sampler import Sampler
 
 
-class Query(Protocol):
+class BlockQuery(Protocol):
     def __call__(self, x: Tensor, y: Tensor, xi: Sample | None = None) -> Tensor: ...
 
 
@@ -57,8 +57,7 @@ class Oracle(Loops):
         self.dx, self.dy = instance.dx, instance.dy
         self.dtype, self.device = instance.x0.dtype, instance.x0.device
         self.n_f, self.n_g = noise.n_f, noise.n_g
-        of_f = ("grad_f", "grad_f_x", "grad_f_y", "value_f")
-        whole = {query: self.n_f if query in of_f else self.n_g for query in QUERIES}
+        whole = {name: self.n_f if query.level == "f" else self.n_g for name, query in QUERIES.items()}
         lanes = len(seeds)
         super().__init__(Meter(whole, budgets or [float("inf")] * lanes, real or [True] * lanes), lanes)
         self.network = part.network if part else None
@@ -70,15 +69,15 @@ class Oracle(Loops):
     # Attributes, made by `_plug` for the declared queries; the others are not there, and `__getattr__` says so.
 
     grad_f: JointQuery  # (f_x, f_y) at one point: one call
-    grad_f_x: Query
-    grad_f_y: Query
+    grad_f_x: BlockQuery
+    grad_f_y: BlockQuery
     grad_g: JointQuery  # (g_x, g_y) at one point: one call
-    grad_g_x: Query
-    grad_g_y: Query
+    grad_g_x: BlockQuery
+    grad_g_y: BlockQuery
     hvp_g_yy: ProductQuery  # H v, the product with the lower Hessian
     jvp_g_xy: ProductQuery  # J v in R^dx, the product with the mixed derivative
-    value_f: Query
-    value_g: Query
+    value_f: BlockQuery
+    value_g: BlockQuery
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in QUERIES:
@@ -96,42 +95,42 @@ class Oracle(Loops):
         self._asked = asked = self._part.local if self._part else instance
         one_point = asked.expect(self.L)
         shapes = torch.Size((self.L, self.dx)), torch.Size((self.L, self.dy))
-        for query in QUERIES:
-            if query not in self._uses:
+        for name, query in QUERIES.items():
+            if name not in self._uses:
                 continue
-            general = functools.partial(self._ask_general, query, asked.functions[query])
-            if query in ("hvp_g_yy", "jvp_g_xy"):
-                ask = product_query(query, self.meter, shapes, self.dtype, one_point[query], general)
+            general = functools.partial(self._ask_general, query, asked.functions[name])
+            if query.takes_vector:
+                ask = product_query(name, self.meter, shapes, self.dtype, one_point[name], general)
             else:
-                sampled = self._sampled(query, one_point[query])
-                ask = gradient_query(query, self.meter, shapes, self.dtype, one_point[query], sampled, general)
-            setattr(self, query, ask)
+                sampled = self._sampled(query, one_point[name])
+                ask = gradient_query(name, self.meter, shapes, self.dtype, one_point[name], sampled, general)
+            setattr(self, name, ask)
 
-    def _sampled(self, query: str, one_point: Callable[..., Any]) -> Callable[..., Any]:
+    def _sampled(self, query: Query, one_point: Callable[..., Any]) -> Callable[..., Any]:
         """One point with additive noise that is the same for every lane's batch; None: the general way."""
-        level, additive = query.split("_")[1], isinstance(self._instance.noise, Additive)
+        name, level, additive = query.name, query.level, isinstance(self._instance.noise, Additive)
 
         def answer(x: Tensor, y: Tensor, xi: Sample) -> Any:
             if not (additive and xi.points is None and xi.level == level and isinstance(xi.size, int)):
                 return None
-            self.meter.charge(query, 1, xi.size)
+            self.meter.charge(name, 1, xi.size)
             return self._sampler.add_noise(query, one_point(x, y), (x, y), xi, self._sample_draws)
 
         return answer
 
-    def _ask_general(self, query: str, function: Callable[..., Any], xi: Sample | None, *given: Tensor) -> Any:
-        arguments = tuple(plain(query, given, self.L, (self.dx, self.dy, self.dy), self.dtype))
+    def _ask_general(self, query: Query, function: Callable[..., Any], xi: Sample | None, *given: Tensor) -> Any:
+        arguments = tuple(plain(query.name, given, self.L, (self.dx, self.dy, self.dy), self.dtype))
         if xi is not None:
             arguments = self._sampler.spread(query, arguments, xi)
         points = count_points(*arguments)
         if not self.meter.any_on():
             return self._nothing(query, arguments)
         if xi is None:
-            self.meter.charge(query, points, self.meter.whole[query])
+            self.meter.charge(query.name, points, self.meter.whole[query.name])
         elif isinstance(xi.size, int):
-            self.meter.charge(query, points, xi.size)
+            self.meter.charge(query.name, points, xi.size)
         else:
-            self.meter.charge_lanes(query, points, xi.size.double().numpy().reshape(-1))
+            self.meter.charge_lanes(query.name, points, xi.size.double().numpy().reshape(-1))
         rows = () if xi is None or xi.rows is None else (xi.rows,)
         with torch.no_grad():
             out = self._evaluate(function, arguments, rows, points)
@@ -161,18 +160,12 @@ class Oracle(Loops):
             return tuple(self._masked(block) for block in out)
         return torch.where(mask, out, torch.full((), torch.nan, dtype=out.dtype))
 
-    def _nothing(self, query: str, arguments: tuple[Tensor, ...]) -> Any:
+    def _nothing(self, query: Query, arguments: tuple[Tensor, ...]) -> Any:
         """Every lane is off: no charge, no work."""
         points = torch.broadcast_shapes(*(a.shape[:-2] for a in arguments))
-
-        def nan(width: int) -> Tensor:
-            return torch.full((*points, self.L, width), torch.nan, dtype=self.dtype)
-
-        if query in ("grad_f", "grad_g"):
-            return nan(self.dx), nan(self.dy)
-        if query.startswith("value"):
-            return nan(1)
-        return nan(self.dx if query.endswith("_x") or query == "jvp_g_xy" else self.dy)
+        widths = query.widths(self.dx, self.dy)
+        blocks = tuple(torch.full((*points, self.L, width), torch.nan, dtype=self.dtype) for width in widths)
+        return blocks if len(blocks) > 1 else blocks[0]
 
     # ------------------------------------------------------------------------------------------------ samples
 
@@ -192,7 +185,7 @@ class Oracle(Loops):
         """A fixed partition of g's data into blocks of `size`, the last one smaller."""
         return self._sampler.blocks("g", size, self.L)
 
-    def _sample(self, level: Literal["f", "g"], size: int | Tensor, points: int | None, order: Order) -> Sample:
+    def _sample(self, level: Level, size: int | Tensor, points: int | None, order: Order) -> Sample:
         if order == "epoch" and (self.meter.mask is not None or self._is_in_lane_loop):
             raise InvalidInput('order="epoch" in a loop of per-lane length: lanes would lose step with their passes')
         place, indices, longest = self._address()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bilevelbench.model.lanes import take
 from bilevelbench.model.noise import Rows
+from bilevelbench.model.queries import Level
 
 Order = Literal["replacement", "epoch", "block"]
 
@@ -21,7 +22,7 @@ class Sample:
     Opaque to a method, but for `block`: the number of the block drawn in each lane, (L,), with `order="block"`.
     """
 
-    level: Literal["f", "g"]
+    level: Level
     size: int | Tensor
     place: tuple[int, ...]
     indices: tuple[int, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, get_args, overload
+from typing import Any, get_args, overload
 
 import numpy as np
 import torch
@@ -11,12 +11,11 @@ from torch import Tensor
 
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.lanes import dot
-from bilevelbench.model.noise import Additive, FiniteSum, Noise, Rows, is_exact
+from bilevelbench.model.noise import FiniteSum, Noise, Rows, is_exact, levels
+from bilevelbench.model.queries import Level, Query
 from bilevelbench.oracle.draws import Draws
 from bilevelbench.oracle.meter import Meter
 from bilevelbench.oracle.sample import Order, Sample
-
-Level = Literal["f", "g"]
 
 
 class Sampler:
@@ -25,6 +24,7 @@ class Sampler:
     def __init__(self, noise: Noise, dx: int, dy: int, dtype: torch.dtype, meter: Meter) -> None:
         self.noise, self.dx, self.dy, self.dtype, self._meter = noise, dx, dy, dtype, meter
         self._exact = {level: is_exact(noise, level) for level in ("f", "g")}
+        self._sigma = levels(noise)
         self._passed = {"f": (0, 0), "g": (0, 0)}  # order="epoch": the pass, and the rows taken of it, in every lane
 
     def draw(
@@ -117,11 +117,12 @@ class Sampler:
             out.append(Sample(level, index.shape[-1], (), (number,), 1, rows=Rows(index, weight), block=block))
         return out
 
-    def spread(self, query: str, arguments: tuple[Tensor, ...], xi: Sample) -> tuple[Tensor, ...]:
+    def spread(self, query: Query, arguments: tuple[Tensor, ...], xi: Sample) -> tuple[Tensor, ...]:
         """The arguments with the points of an independent-per-point Sample written out."""
-        level = "f" if query in ("grad_f", "grad_f_x", "grad_f_y", "value_f") else "g"
-        if xi.level != level:
-            raise InvalidInput(f"{query} was given a sample of {xi.level}; draw it with oracle.sample_{level}(...)")
+        if xi.level != query.level:
+            raise InvalidInput(
+                f"{query.name} was given a sample of {xi.level}; draw it with oracle.sample_{query.level}(...)"
+            )
         if xi.points is None:
             return arguments
         shapes = [a.shape[:-2] for a in arguments]
@@ -133,39 +134,39 @@ class Sampler:
             shape = torch.broadcast_shapes((xi.points,), *shapes)
         except RuntimeError:
             asked = torch.broadcast_shapes(*shapes)
-            raise InvalidInput(f"{query}: a sample for {xi.points} points used at points {tuple(asked)}") from None
+            raise InvalidInput(f"{query.name}: a sample for {xi.points} points used at points {tuple(asked)}") from None
         return tuple(a.expand(*shape, *a.shape[-2:]) for a in arguments)
 
-    def add_noise(self, query: str, out: Any, arguments: tuple[Tensor, ...], xi: Sample, draws: Draws) -> Any:
+    def add_noise(self, query: Query, out: Any, arguments: tuple[Tensor, ...], xi: Sample, draws: Draws) -> Any:
         """Additive noise: the mean of B samples is one normal of variance sigma^2/B."""
         level = xi.level
         if self._exact[level]:
             return out
-        if query.startswith("grad"):
+        sigma = self._sigma[f"sigma_{level}"]
+        if query.order == 1:
             if isinstance(out, tuple):
                 return tuple(
-                    self._noisy(block, f"{level}_{axis}", xi, draws) for block, axis in zip(out, "xy", strict=True)
+                    self._noisy(block, f"{level}_{axis}", sigma, xi, draws)
+                    for block, axis in zip(out, query.outputs, strict=True)
                 )
-            return self._noisy(out, f"{level}_{query[-1]}", xi, draws)
-        if query.startswith("value"):  # the function whose gradient carries that noise
-            n_x = self._noise_vector(f"{level}_x", self.dx, xi, draws)
-            n_y = self._noise_vector(f"{level}_y", self.dy, xi, draws)
+            return self._noisy(out, f"{level}_{query.outputs[0]}", sigma, xi, draws)
+        if query.order == 0:  # the function whose gradient carries that noise
+            n_x = self._noise_vector(f"{level}_x", self.dx, sigma, xi, draws)
+            n_y = self._noise_vector(f"{level}_y", self.dy, sigma, xi, draws)
             return out + dot(n_x, arguments[0]) + dot(n_y, arguments[1])
-        scale = self._noise_vector("hvp" if query == "hvp_g_yy" else "jvp", 1, xi, draws)
+        scale = self._noise_vector(query.column, 1, self._sigma["sigma_h"], xi, draws)
         v = arguments[2]
-        if query == "jvp_g_xy":  # E is the rectangular identity
+        if query.outputs == ("x",):  # E is the rectangular identity
             v = torch.nn.functional.pad(v, (0, max(0, self.dx - self.dy)))[..., : self.dx]
         return out + scale * v
 
-    def _noisy(self, block: Tensor, purpose: str, xi: Sample, draws: Draws) -> Tensor:
-        return block + self._noise_vector(purpose, block.shape[-1], xi, draws)
+    def _noisy(self, block: Tensor, purpose: str, sigma: float, xi: Sample, draws: Draws) -> Tensor:
+        return block + self._noise_vector(purpose, block.shape[-1], sigma, xi, draws)
 
-    def _noise_vector(self, purpose: str, width: int, xi: Sample, draws: Draws) -> Tensor:
+    def _noise_vector(self, purpose: str, width: int, sigma: float, xi: Sample, draws: Draws) -> Tensor:
         held = xi.noise.get(purpose)
         if held is not None:
             return held
-        assert isinstance(self.noise, Additive)
-        sigma = {"f": self.noise.sigma_f, "g": self.noise.sigma_g}.get(purpose[0], self.noise.sigma_h)
         if xi.points is None:
             vector = draws.normal_vectors(purpose, xi.place, xi.indices, width, xi.longest, self.dtype)
         else:

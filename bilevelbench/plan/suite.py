@@ -13,7 +13,7 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, faults
 from bilevelbench.model.algorithm import Distributed
 from bilevelbench.plan.figure import Figure
-from bilevelbench.plan.spec_text import expand
+from bilevelbench.plan.spec_text import expand, parse_spec
 from bilevelbench.plan.trial import Budget, Frozen, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial, shared_problems
 from bilevelbench.plan.tuning import Tune
@@ -48,7 +48,10 @@ class AlgorithmEntry(Frozen):
     problems: tuple[str, ...] | None = None
 
     def runs_on(self, problem: Spec) -> bool:
-        return self.problems is None or not {problem.name, str(problem.variant)}.isdisjoint(self.problems)
+        if self.problems is None:
+            return True
+        named = {str(spec.variant) for text in self.problems for spec in parse_spec(text)}
+        return not named.isdisjoint({problem.name, str(problem.variant)})
 
 
 class ProblemEntry(Frozen):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -29,6 +30,17 @@ class Frozen(BaseModel):
         return given
 
 
+def beside_the_data(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters that make another problem, by name: trials on several data sets are repetitions of one."""
+    return {name: value for name, value in sorted(params.items()) if name != "data_seed"}
+
+
+def bracketed(params: Mapping[str, Any]) -> str:
+    """`[K=3,fast=true]`, as `parse_spec` reads it; nothing without parameters."""
+    inside = ",".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in params.items())
+    return f"[{inside}]" if inside else ""
+
+
 class Spec(Frozen):
     """A plugin's class by name, and its parameters as written; `file` is where a loose one is loaded from."""
 
@@ -43,12 +55,11 @@ class Spec(Frozen):
 
     @property
     def variant(self) -> Spec:
-        """Without its data seed: trials on several data sets are repetitions of one problem."""
-        return self.model_copy(update={"params": {k: v for k, v in self.params.items() if k != "data_seed"}})
+        """Without its data seed, in the order of names; as text, the title of a problem in every table."""
+        return self.model_copy(update={"params": beside_the_data(self.params)})
 
     def __str__(self) -> str:
-        inside = ",".join(f"{k}={_text(v)}" for k, v in self.params.items())
-        return f"{self.name}[{inside}]" if inside else self.name
+        return self.name + bracketed(self.params)
 
 
 class Budget(Frozen):
@@ -139,7 +150,3 @@ class Trial(Frozen):
             separators=(",", ":"),
         )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bilevelbench.discovery.entry import Entry, make
+from bilevelbench.discovery.loose_files import file_and_class
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, faults
 from bilevelbench.model.algorithm import Algorithm, Distributed
@@ -19,8 +20,9 @@ def _named(spec: Spec, entry: Entry[Any]) -> Spec:
     """A loose file under the name of its class: moving the file makes no new trial, editing it does."""
     if spec.name == entry.value.name:
         return spec
-    file, colon, cls = spec.name.rpartition(":") if ".py:" in spec.name else (spec.name, "", "")
-    return Spec(name=entry.value.name, params=spec.params, file=f"{Path(file).resolve()}{colon}{cls}")
+    file, wanted = file_and_class(spec.name)
+    path = str(Path(file).resolve())
+    return Spec(name=entry.value.name, params=spec.params, file=path if wanted is None else f"{path}:{wanted}")
 
 
 def shared_problems(registry: Registry) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def read_report(folder: Path, weight: float = 1.0) -> Report:
         results = Results(runs_frame([]), curve_frame([]), [])
     found = tuning.read_tuning(folder)
     if found is not None:  # the trials of a search are no results to be compared
-        results = tuning.only(results, results.runs["trial_id"].isin(tuning.tuned_trials(results)))
+        results = results.only(tuning.tuned_trials(results))
     if results.runs.empty and not tables and found is None:
         summary(results)  # says so
     outcomes, unusable = verdicts.find_outcomes(folder, results)

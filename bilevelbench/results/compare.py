@@ -24,16 +24,17 @@ from numpy.typing import NDArray
 from bilevelbench.results.machine import machine
 from bilevelbench.results.packs import pack_id
 from bilevelbench.results.schema import COUNT, CURVE, REAL, RUNS, VOLATILE, Results, Tables
+from bilevelbench.results.status import Status
 
 #: (relative, floor) by dtype.
 TOLERANCES = {"float64": (1e-6, 1e-11), "float32": (1e-4, 1e-5)}
 
 #: Endings that a number decides, and all that can stand against one of them.
-_BY_NUMBER = ("target", "stopped", "diverged")
-_REGULAR = (*_BY_NUMBER, "budget", "timeout")
+_BY_NUMBER = (Status.TARGET, Status.STOPPED, Status.DIVERGED)
+_REGULAR = tuple(status for status in Status if not status.broken)
 
 #: Whole numbers although they are stored as floats.
-_COUNTED = ("samples", "cost")
+_COUNTED = ("cost",)
 
 #: Rows of `runs` have the scale of these columns of `curve`; an error bound has that of what it bounds.
 _SCALES = {
@@ -118,9 +119,9 @@ class _Pairs:
             return np.asarray(a["status"].isin(statuses) | b["status"].isin(statuses), dtype=bool)
 
         regular = np.asarray(a["status"].isin(_REGULAR) & b["status"].isin(_REGULAR), dtype=bool)
-        self.by_clock = regular & either("timeout")
+        self.by_clock = regular & either(Status.TIMEOUT)
         self.by_number = regular & either(*_BY_NUMBER) & ~self.by_clock
-        self.lost = either("diverged")
+        self.lost = either(Status.DIVERGED)
         self.elsewhere: Mask = (self.by_clock | self.by_number) & (ends_a != ends_b)
         found = [TOLERANCES.get(str(dtype), TOLERANCES["float64"]) for dtype in a["dtype"]]
         self.relative, self.floor = (np.array(column) for column in zip(*found, strict=True))

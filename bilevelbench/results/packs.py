@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bilevelbench.errors import InvalidInput, StoreError
-from bilevelbench.results.schema import REAL, RUNS, SCHEMA_VERSION, check_version, curve_schema
+from bilevelbench.results.schema import REAL, check_version, curve_schema, runs_schema
 
 TABLES = ("runs.parquet", "curve.parquet")
 
@@ -155,10 +155,11 @@ def read_pack(path: Path) -> Pack:
     record = read_record(path)
     tables = [_parsed(path, file, _verified(path, record, file)) for file in TABLES]
     runs, curve = tables
-    schemas = pa.schema(RUNS), curve_schema(curve.column_names)
+    version = record["schema_version"]
+    schemas = runs_schema(version), curve_schema(curve.column_names)
     for file, table, schema in zip(TABLES, tables, schemas, strict=True):
-        if record["schema_version"] == SCHEMA_VERSION and not table.schema.equals(schema):
-            raise _corrupt(path, file, f"does not have the columns of schema {SCHEMA_VERSION}")
+        if not table.schema.equals(schema):
+            raise _corrupt(path, file, f"does not have the columns of schema {version}")
         empty = [name for name in table.column_names if table[name].null_count and table[name].type != REAL]
         if empty:
             raise _corrupt(path, file, f"has a row without {empty[0]!r}")

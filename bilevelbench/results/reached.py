@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bilevelbench.results.schema import FAILED, Results
+from bilevelbench.results.schema import Results
+from bilevelbench.results.status import Status
 
 #: phi may lie above its start by this share of max(1, |phi|): float32 has seven digits, and a start may be a solution.
 SLACK = 1e-6
@@ -26,9 +27,14 @@ def not_above(phi: Any, start: Any) -> Any:
     return phi <= start + SLACK * np.maximum(1.0, np.abs(start))
 
 
+def certified(measured: Any, error: Any) -> Any:
+    """The accuracy that is sure, number by number: NaN, which meets nothing, where no bound of the error is known."""
+    return measured + error
+
+
 def failed(runs: pd.DataFrame) -> pd.Series[bool]:
     """Which trials failed."""
-    return runs["status"].isin(FAILED)
+    return runs["status"].isin([status for status in Status if status.failed])
 
 
 def counts(results: Results) -> pd.Series[bool]:
@@ -43,7 +49,7 @@ def counts(results: Results) -> pd.Series[bool]:
 def first_met(results: Results, eps: float) -> pd.DataFrame:
     """By trial the first row of the curve that certifies |grad phi| <= eps; absent: never."""
     rows = results.curve[counts(results)]
-    met = rows[rows["grad_phi"] + rows["grad_phi_error"] <= eps]
+    met: pd.DataFrame = rows[certified(rows["grad_phi"], rows["grad_phi_error"]) <= eps]
     return met.sort_values("cost", kind="stable").drop_duplicates("trial_id").set_index("trial_id")
 
 

@@ -6,21 +6,23 @@ NaN, missing counts 0, missing text "".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
 from bilevelbench.errors import InvalidInput, StoreError, suggestion
+from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.results.machine import machine
+from bilevelbench.results.status import Status
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TEXT, COUNT, REAL = pa.large_string(), pa.int64(), pa.float64()  # as pandas has them, so nothing is converted
 
-#: Calls are whole numbers; `samples` and `cost` are floats, since batches of a million take them past 2**53.
+#: Calls are whole numbers; `cost` is a float, since batches of a million take it past 2**53.
 RUNS: dict[str, pa.DataType] = {
     "trial_id": TEXT,
     "algorithm": TEXT,
@@ -30,9 +32,7 @@ RUNS: dict[str, pa.DataType] = {
     "seed": COUNT,
     "status": TEXT,
     "message": TEXT,
-    **dict.fromkeys(["steps", "grad_f", "grad_g", "grad_f_x", "grad_f_y", "grad_g_x", "grad_g_y"], COUNT),
-    **dict.fromkeys(["hvp", "jvp", "value", "first_order", "second_order"], COUNT),
-    "samples": REAL,
+    **dict.fromkeys(["steps", *COLUMNS, *TOTALS], COUNT),
     "cost": REAL,
     "rounds": COUNT,
     "bytes": COUNT,
@@ -53,21 +53,11 @@ CURVE: dict[str, pa.DataType] = {
     **dict.fromkeys(["seconds", "phi", "grad_phi", "grad_phi_error", "g_y"], REAL),
 }
 
-STATUSES: dict[str, str] = {
-    "target": "an evaluation met the target",
-    "budget": "the next call would have passed the budget",
-    "timeout": "the time limit of the trial was reached",
-    "diverged": "an iterate was no longer finite, or x was beyond the problem's `x_limit`",
-    "error": "the method or the problem raised an exception or asked an undeclared query, or its process died or hung",
-    "invalid": "the two counts disagree: f or g was called past the oracle",
-    "stopped": "the method ended by its own rule",
-}
+#: What depends on the clock, the machine or the width of a pack.
+MEASURED = frozenset({"seconds", "peak_memory", "pack_lanes"})
 
-#: A trial that ended so has reached nothing (`bilevelbench.results.reached`). A time limit is a limit like a budget.
-FAILED = ("diverged", "error", "invalid")
-
-#: What differs between two runs of one trial; every other column is the same in each rerun.
-VOLATILE = frozenset({"seconds", "peak_memory", "pack_lanes", "message"})
+#: What differs between two runs of one trial, since a message may tell such numbers; every other column is the same.
+VOLATILE = MEASURED | {"message"}
 
 #: A default would invent the identity of a trial.
 _REQUIRED = {"runs": ("trial_id", "algorithm", "problem", "seed", "status"), "curve": ("trial_id", "step")}
@@ -90,6 +80,19 @@ class Results:
     records: list[dict[str, Any]]
     problems: list[str] = field(default_factory=list)
     copies: list[Tables] = field(default_factory=list)
+
+    def only(self, trial_ids: Iterable[str]) -> Results:
+        """The results of these trials. The records of packs are kept whole, with whatever else a pack holds."""
+        ids = set(trial_ids)
+        (runs, curve), *copies = (
+            (runs[runs["trial_id"].isin(ids)], curve[curve["trial_id"].isin(ids)])
+            for runs, curve in ((self.runs, self.curve), *self.copies)
+        )
+        return replace(self, runs=runs, curve=curve, copies=copies)
+
+    def without(self, trial_ids: Iterable[str]) -> Results:
+        """The results of all other trials."""
+        return self.only(set(self.runs["trial_id"]).difference(trial_ids))
 
     def machines(self) -> dict[str, tuple[str, ...]]:
         """By trial id: the machines that have run it, each once. Published tables alone do not tell any."""
@@ -127,9 +130,8 @@ def runs_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
                 raise InvalidInput(f"`runs` has no column {name!r}{suggestion(name, RUNS)}")
     columns = {name: [row.get(name) for row in rows] for name in RUNS}
     columns["schema_version"] = [row.get("schema_version", SCHEMA_VERSION) for row in rows]
-    for status in set(columns["status"]) - {None, ""}:
-        if status not in STATUSES:
-            raise InvalidInput(f"unknown status {status!r}{suggestion(str(status), STATUSES)}")
+    for status in set(columns["status"]) - {None, "", *Status}:
+        raise InvalidInput(f"unknown status {status!r}{suggestion(str(status), map(str, Status))}")
     return _typed("runs", columns, RUNS)
 
 
@@ -149,15 +151,29 @@ def curve_table(frame: pd.DataFrame) -> pa.Table:
     return _table("curve", frame, curve_schema([str(name) for name in frame.columns]))
 
 
+def runs_schema(version: int) -> pa.Schema:
+    """The columns of `runs` as this schema had them."""
+    columns = list(RUNS.items())
+    if version < 2:
+        columns.insert(list(RUNS).index("cost"), ("samples", REAL))
+    return pa.schema(columns)
+
+
 def curve_schema(names: Sequence[str]) -> pa.Schema:
     """The columns of `CURVE` and then the others of `names`, in alphabetical order."""
     return pa.schema(CURVE | dict.fromkeys(sorted(set(names) - CURVE.keys()), REAL))
 
 
-Upgrade = Callable[[pd.DataFrame, pd.DataFrame], tuple[pd.DataFrame, pd.DataFrame]]
+Upgrade = Callable[[pd.DataFrame, pd.DataFrame], Tables]
+
+
+def _without_samples(runs: pd.DataFrame, curve: pd.DataFrame) -> Tables:
+    """In schema 1 `samples` was `cost` under another name."""
+    return runs.drop(columns="samples"), curve
+
 
 #: UPGRADES[n] turns tables of schema n into tables of schema n + 1.
-UPGRADES: dict[int, Upgrade] = {}
+UPGRADES: dict[int, Upgrade] = {1: _without_samples}
 
 
 def check_version(version: int, where: str = "") -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.noise import Rows
 from bilevelbench.model.problem import Problem
+from bilevelbench.model.queries import QUERIES
 from bilevelbench.model.torch_state import default_dtype
 
 DENSE = 60  # the lower Hessian is written out up to this dimension
@@ -51,7 +52,7 @@ def points_of(problem: Problem, scale: float = 1.0, seed: int = 0) -> tuple[Tens
 
 
 def ask(function: Callable[..., Any], query: str, x: Tensor, y: Tensor, v: Tensor, *rows: Rows) -> tuple[Tensor, ...]:
-    arguments = (x, y, v) if "vp_" in query else (x, y)
+    arguments = (x, y, v) if QUERIES[query].takes_vector else (x, y)
     with torch.no_grad():
         answer = function(*arguments, *rows)
     return answer if isinstance(answer, tuple) else (answer,)

@@ -28,9 +28,11 @@ from bilevelbench.errors import BilevelbenchError
 from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.lanes import PAD
 from bilevelbench.model.problem import Problem
+from bilevelbench.model.queries import PRODUCTS
 from bilevelbench.model.rounding import TOLERANCE, keeps_bits
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.trial import Budget, Spec, Trial
+from bilevelbench.results.schema import MEASURED
 from bilevelbench.testing.toys import Toy, ToyShared, ToySum
 
 EXACT, NOISY, SUM = Toy(), Toy(sigma=0.1), ToySum()
@@ -127,9 +129,7 @@ def run(
     return run_pack(trials, plugins)
 
 
-#: What depends on the clock, the machine or the width of a pack.
-_VOLATILE = {"seconds", "peak_memory", "pack_lanes"}
-_MEASURED = ("phi", "grad_phi", "g_y", "last_phi", "last_grad_phi")
+_OF_A_POINT = ("phi", "grad_phi", "g_y", "last_phi", "last_grad_phi")
 
 
 def unlike(ours: PackResult, theirs: PackResult) -> Iterator[str]:
@@ -147,7 +147,7 @@ def disagreements(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> I
     seen = {(row["trial_id"], row.get("step")): row for row in theirs}
     for a in ours:
         b = seen.get((a["trial_id"], a.get("step")), {})
-        for column in (c for c in _MEASURED if c in a and c in b):
+        for column in (c for c in _OF_A_POINT if c in a and c in b):
             left, right = a[column], b[column]
             close = math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
             if not close and not (left != left and right != right):
@@ -159,7 +159,7 @@ def differences(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Ite
     if len(ours) != len(theirs):
         yield f"{len(ours)} and {len(theirs)} rows"
     for a, b in zip(ours, theirs, strict=False):
-        for column in (c for c in a if c not in _VOLATILE):
+        for column in (c for c in a if c not in MEASURED):
             left, right = a[column], b.get(column)
             if left != right and not (left != left and right != right):
                 yield f"{column}{_step_of(a)} is {left!r} and {right!r}"
@@ -178,7 +178,7 @@ def told(error: BaseException, plugin: BaseModel) -> str:
 
 _WAYS_OUT = {
     "does not require grad": "the oracle's answers are detached, nothing can be differentiated through them: ask for "
-    "hvp_g_yy and jvp_g_xy, and declare them in `uses`",
+    f"{' and '.join(PRODUCTS)}, and declare them in `uses`",
     "copied or pickled": "keep what the oracle answers, not the oracle",
     "past the oracle": "ask the oracle for everything: it is the only door to f and g",
     "`uses` does not declare": "every query and constant that a step asks for has to be declared",

@@ -29,7 +29,7 @@ EXAMPLE = ["run", "-a", "f2ba[K=3,lam=10,100,1000]", "-p", "quadratic[dim_x=5]",
 RUNS = [
     "trial_id", "algorithm", "algorithm_params", "problem", "problem_params", "seed", "status", "message", "steps",
     "grad_f", "grad_g", "grad_f_x", "grad_f_y", "grad_g_x", "grad_g_y", "hvp", "jvp", "value", "first_order",
-    "second_order", "samples", "cost", "seconds", "pack_lanes", "phi", "grad_phi", "last_grad_phi", "best_grad_phi",
+    "second_order", "cost", "seconds", "pack_lanes", "phi", "grad_phi", "last_grad_phi", "best_grad_phi",
     "plugin", "plugin_version", "schema_version",
 ]  # fmt: skip
 CURVE = ["trial_id", "step", "first_order", "second_order", "seconds", "phi", "grad_phi"]

@@ -12,6 +12,7 @@ import pytest
 
 from bilevelbench.discovery.catalogue import catalogue, describe
 from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.loose_files import file_and_class, is_file
 from bilevelbench.discovery.registry import Registry, registry
 from bilevelbench.errors import InvalidInput, UnknownName, faults, suggestion
 from bilevelbench.model.algorithm import Algorithm
@@ -327,3 +328,18 @@ def test_suggestion_looks_past_case(name, close):
 
 def test_suggestion_of_nothing_close_is_the_list():
     assert suggestion("XYZ", ["f2ba", "TTSA"]) == "; there is TTSA, f2ba"
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("f2ba", ("f2ba", None)),
+        ("dir/mine.py", ("dir/mine.py", None)),
+        ("dir/mine.py:Mine", ("dir/mine.py", "Mine")),
+        ("C:/mine.py:Mine", ("C:/mine.py", "Mine")),
+        ("mine.py:", ("mine.py", "")),
+    ],
+)
+def test_a_file_and_its_class(name, parts):
+    assert file_and_class(name) == parts
+    assert is_file(name) == parts[0].endswith(".py")

@@ -21,8 +21,8 @@ from helpers import alone, packed, trial
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
+from bilevelbench.model.queries import COLUMNS
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.meter import COLUMNS
 from bilevelbench.plan.spec_text import parse_spec
 
 DIM_Y = 7
@@ -58,7 +58,6 @@ class Row:
             "value": self.VAL,
             "first_order": first,
             "second_order": second,
-            "samples": first + second + self.VAL,
             "cost": first + second + self.VAL,
         }
 

@@ -20,9 +20,9 @@ import bilevelbench
 from bilevelbench import Algorithm, Constants, Instance, InvalidInput, MissingConstant, Oracle, exact
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
+from bilevelbench.model.queries import COLUMNS
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.oracle.draws import Draws
-from bilevelbench.oracle.meter import COLUMNS
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Schedule
 

@@ -283,7 +283,6 @@ def test_f2bsa_makes_3K_plus_3_calls_with_a_batch_each(problem, coupled):
 
 
 def samples_of_all(calls: dict[str, float]) -> float:
-    assert calls["cost"] == calls["samples"]
     assert calls["hvp"] == calls["jvp"] == calls["value"] == 0
     return calls["cost"]
 

@@ -9,7 +9,7 @@ from helpers import packed, trial
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
-from bilevelbench.oracle.meter import COLUMNS
+from bilevelbench.model.queries import COLUMNS
 from bilevelbench.plan.trial import Trial
 
 STEPS = 4
@@ -21,7 +21,7 @@ LOOP = {"f2ba": "K", "f2sa": "T_in"}
 def counts(some: list[Trial]) -> list[dict[str, float]]:
     runs = packed(some).runs
     assert (runs.steps == some[0].budget.steps).all()
-    return runs[[*COLUMNS, "first_order", "second_order", "samples", "cost"]].to_dict("records")
+    return runs[[*COLUMNS, "first_order", "second_order", "cost"]].to_dict("records")
 
 
 def totals(
@@ -41,7 +41,6 @@ def totals(
         "value": 0,
         "first_order": first,
         "second_order": second,
-        "samples": first + second,
         "cost": first + second,
     }
 

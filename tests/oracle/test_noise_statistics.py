@@ -554,7 +554,7 @@ def in_packs(wander):
     results = in_order(bilevelbench.run(wander + GRID, PROBLEMS, **RUN))
     assert set(results.runs.status) == {"budget"}
     assert sorted(results.runs.pack_lanes) == [8] * 16 + [16] * 32
-    assert results.runs.samples.gt(results.runs.grad_g_y).all()
+    assert results.runs.cost.gt(results.runs.grad_g_y).all()
     stochastic = results.runs[results.runs.problem == "logreg_breast_cancer"]
     assert stochastic.phi.nunique() == len(stochastic)  # so equal numbers are no accident
     return results

@@ -477,7 +477,14 @@ def test_a_file_that_is_no_experiment_is_a_sentence(nasty, text, said):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [('{"summary": "36\\ntrials"}', "36 trials"), ("{", ""), ("[]", ""), ('{"rows": []}', "")]
+    ("text", "said"),
+    [
+        ('{"summary": "36\\ntrials", "rule": {}, "rows": []}', "36 trials"),
+        ('{"rule": {}, "rows": []}', ""),
+        ('{"summary": "of no rows"}', ""),
+        ("{", ""),
+        ("[]", ""),
+    ],
 )
 def test_what_tune_left_in_the_folder_is_told(tmp_path, text, said):
     one, results = made([FALLS], [("a", {"grad_phi": [1]})])

@@ -22,7 +22,8 @@ from bilevelbench.report.figures.style import looks
 from bilevelbench.report.formats.markdown import markdown
 from bilevelbench.report.formats.page import write_page
 from bilevelbench.report.formats.text import number, printable
-from bilevelbench.results.schema import STATUSES, Results, curve_frame, runs_frame
+from bilevelbench.results.schema import Results, curve_frame, runs_frame
+from bilevelbench.results.status import Status
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
@@ -178,9 +179,9 @@ def test_the_page_shows_the_numbers_of_the_summary(tmp_path):
     assert ("td", "title", "0.0123") in html.attributes  # the exact value on hover
     assert "bilevelbench run -a 'a<b'" in " ".join(html.text)
     assert text.count("<svg") == 3  # the profile and a figure for each problem
-    for status, meaning in STATUSES.items():
+    for status in Status:
         assert status in html.text
-        assert meaning in html.text
+        assert status.sentence in html.text
 
 
 @pytest.mark.parametrize("label", NASTY)
@@ -222,7 +223,7 @@ def test_ids_are_unique_and_references_lead_somewhere(tmp_path):
     "trials",
     [
         pytest.param([{"label": "only"}], id="one method"),
-        pytest.param([{"status": s, "message": f"why {s}", "curve": []} for s in STATUSES], id="every status"),
+        pytest.param([{"status": s, "message": f"why {s}", "curve": []} for s in Status], id="every status"),
         pytest.param([{"status": "error", "curve": []}] * 300, id="all failed"),
         pytest.param(
             [{"curve": [(1, np.nan), (2, np.inf)], "phi": p, "cost": p, "best_grad_phi": p} for p in (np.nan, np.inf)],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from importlib import resources
 
 import made
 import numpy as np
 import pytest
 
 from bilevelbench.errors import StoreError
+from bilevelbench.model.family import FAMILIES
 from bilevelbench.report.analysis import ranking
 from bilevelbench.report.figures import curves, rates
 from bilevelbench.report.figures import style as style_figures
@@ -25,11 +27,19 @@ def lines(figure, n=0):
 def test_a_family_has_a_colour_and_its_methods_differ():
     known = {f"m{n:02}": "penalty" for n in range(30)} | {"aid": "implicit", "x": "unheard-of"}
     style = style_figures.looks([*known, "nameless"], known)
-    assert {style[f"m{n:02}"]["color"] for n in range(30)} == {style_figures.FAMILIES["penalty"]}
-    assert style["aid"]["color"] == style_figures.FAMILIES["implicit"]
-    assert style["x"]["color"] == style["nameless"]["color"] == style_figures.OTHER
+    assert {style[f"m{n:02}"]["color"] for n in range(30)} == {style_figures.COLOURS["penalty"]}
+    assert style["aid"]["color"] == style_figures.COLOURS["implicit"]
+    assert style["x"]["color"] == style["nameless"]["color"] == style_figures.COLOURS["other"]
     assert len({tuple(look.values()) for look in style.values()}) == 33
     assert style == style_figures.looks([*reversed(known), "nameless"], known)
+
+
+def test_every_family_has_a_colour_in_figures_and_on_the_site():
+    assert tuple(style_figures.COLOURS) == FAMILIES
+    css = resources.files("bilevelbench.leaderboard").joinpath("static/site.css").read_text(encoding="utf-8")
+    for family in FAMILIES:
+        assert css.count(f"--{family}: #") == 2, family  # light and dark
+        assert f".{family} {{ --c: var(--{family}); }}" in css
 
 
 def test_families_come_from_the_records():
@@ -39,7 +49,7 @@ def test_families_come_from_the_records():
     assert curves.families(data) == {"a[lr=1]": "implicit"}
     assert curves.families(made.results({}, records=[{"families": "odd"}, {}])) == {}
     figure = curves.convergence_figure(data, "quadratic")
-    assert figure.axes[0].lines[0].get_color() == style_figures.FAMILIES["implicit"]
+    assert figure.axes[0].lines[0].get_color() == style_figures.COLOURS["implicit"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from bilevelbench.report.analysis.ranking import (
 )
 from bilevelbench.report.analysis.summary import readable, summary
 from bilevelbench.results import reached
-from bilevelbench.results.schema import FAILED, STATUSES, Results, curve_frame, runs_frame
+from bilevelbench.results.schema import Results, curve_frame, runs_frame
+from bilevelbench.results.status import Status
 
 
 def one(name, status="budget", points=((1, 1.0, 5.0), (9, 0.0, 4.0)), error=0.0, certificate="bound", seed=0):
@@ -46,10 +47,10 @@ def tables(*trials):
 HEALTHY = one("healthy", points=((1, 1.0, 5.0), (50, 0.05, 4.0)))
 
 
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("status", Status)
 def test_a_failure_has_reached_nothing_anywhere(status):
     data = tables(one("first", status), HEALTHY)
-    wins = status not in FAILED
+    wins = not status.failed
     best, table = ("first", "healthy") if wins else ("healthy", "first"), costs(data, (0.1,))
     assert tuple(summary(data)["method"]) == tuple(board(table)["method"]) == best
     assert ("first0" in reached.first_met(data, 0.1).index) == wins
@@ -67,8 +68,9 @@ def test_a_failure_has_reached_nothing_anywhere(status):
 
 
 def test_the_statuses_of_failures_are_told_from_limits():
-    assert set(FAILED) == {"diverged", "error", "invalid"}
-    assert set(STATUSES) - set(FAILED) == {"target", "budget", "timeout", "stopped"}
+    assert {status for status in Status if status.failed} == {"diverged", "error", "invalid"}
+    assert {status for status in Status if status.broken} == {"error", "invalid"}
+    assert {status for status in Status if not status.failed} == {"target", "budget", "timeout", "stopped"}
 
 
 def test_a_failed_configuration_has_no_score():
@@ -155,6 +157,6 @@ def test_the_best_value_is_downhill_and_a_failure_has_none():
     going = lane()
     for cost, grad_phi, phi in ((1, 1.0, 5.0), (2, 0.001, 5.1), (3, 0.5, 4.0)):
         look(going, cost, grad_phi=grad_phi, phi=phi)
-    for status in STATUSES:
+    for status in Status:
         value = going.run_row(status, "")["best_grad_phi"]
-        assert math.isnan(value) if status in FAILED else value == 0.5
+        assert math.isnan(value) if status.failed else value == 0.5

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from bilevelbench.errors import InvalidInput, StoreError
@@ -12,12 +15,14 @@ from bilevelbench.results.schema import (
     CURVE,
     RUNS,
     SCHEMA_VERSION,
-    STATUSES,
+    Results,
     curve_frame,
     curve_table,
     runs_frame,
     runs_table,
 )
+from bilevelbench.results.status import Status
+from bilevelbench.results.tables import load_results
 
 
 def row(**values):
@@ -87,12 +92,32 @@ def test_frames_of_other_columns_or_types_are_refused():
 
 
 def test_every_status_has_a_meaning():
-    assert set(STATUSES) == {"target", "budget", "timeout", "diverged", "error", "invalid", "stopped"}
-    assert all(STATUSES.values())
+    assert set(Status) == {"target", "budget", "timeout", "diverged", "error", "invalid", "stopped"}
+    assert all(status.sentence for status in Status)
+
+
+def test_a_status_is_stored_as_its_text():
+    made = [row(trial_id=f"t{n}", status=status) for n, status in enumerate(Status)]
+    plain = [{**one, "status": str(one["status"])} for one in made]
+    assert runs_table(runs_frame(made)).equals(runs_table(runs_frame(plain)))
+    assert [Status(text) for text in runs_frame(plain)["status"]] == list(Status)
+
+
+def test_only_some_trials_in_the_tables_and_in_every_copy():
+    runs = runs_frame([row(trial_id=name) for name in "abc"])
+    curve = curve_frame([{"trial_id": name, "step": step} for name in "abc" for step in (0, 1)])
+    second = (runs[runs["trial_id"] != "a"], curve[curve["trial_id"] != "a"])
+    results = Results(runs, curve, [{"trial_ids": list("abc")}], ["a sentence"], [second])
+    some = results.only(["b", "never run"])
+    assert [list(table["trial_id"]) for table in (some.runs, some.curve)] == [["b"], ["b", "b"]]
+    assert [[list(table["trial_id"]) for table in copy] for copy in some.copies] == [[["b"], ["b", "b"]]]
+    assert (some.records, some.problems) == (results.records, results.problems)
+    assert list(results.without(["b"]).curve["trial_id"]) == ["a", "a", "c", "c"]
+    assert results.only(iter("ac")).runs.equals(results.without("b").runs)
 
 
 def test_newer_schema_is_refused():
-    with pytest.raises(StoreError, match=r"written by a newer bilevelbench \(schema 7, this one knows 1\); upgrade"):
+    with pytest.raises(StoreError, match=r"written by a newer bilevelbench \(schema 7, this one knows 2\); upgrade"):
         schema.upgrade(runs_frame([]), curve_frame([]), 7)
 
 
@@ -104,12 +129,30 @@ def test_older_schema_goes_through_every_upgrade(monkeypatch):
         return runs.assign(message=runs["message"] + ", three"), curve
 
     monkeypatch.setattr(schema, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(schema, "UPGRADES", {})
     with pytest.raises(StoreError, match="nothing upgrades schema 1 to 2"):
         schema.upgrade(runs_frame([row()]), curve_frame([]), 1)
     monkeypatch.setattr(schema, "UPGRADES", {1: to_2, 2: to_3})
     runs, _ = schema.upgrade(runs_frame([row()]), curve_frame([]), 1)
     assert runs.loc[0, "message"] == "two, three"
     assert runs.loc[0, "schema_version"] == 3
+
+
+OFFICIAL = Path(__file__).parents[2] / "leaderboard" / "results" / "official"
+
+
+def test_published_results_are_read_whatever_their_schema():
+    folders = sorted(path.parent for path in OFFICIAL.glob("*/packs"))
+    assert folders
+    for folder in folders:
+        stored = [pq.ParquetFile(path).read().to_pandas() for path in sorted(folder.glob("packs/*/runs.parquet"))]
+        before = pd.concat(stored).drop_duplicates("trial_id").set_index("trial_id")
+        results = load_results(folder)
+        assert results.problems == []
+        assert list(results.runs.columns) == list(RUNS)
+        assert set(results.runs["schema_version"]) == {SCHEMA_VERSION}
+        after = results.runs.set_index("trial_id")["cost"]
+        assert after.to_dict() == before["cost"].to_dict()
 
 
 def test_reading_results_does_not_import_torch():

@@ -39,7 +39,7 @@ def add(where, *ids, **columns):
 
 def pack_id(ids):
     """The name of a pack of these trials that an unknown machine made."""
-    return packs.pack_id({"trial_ids": ids, "machine": "", "schema_version": 1})
+    return packs.pack_id({"trial_ids": ids, "machine": "", "schema_version": schema.SCHEMA_VERSION})
 
 
 def flip(path, position):
@@ -66,7 +66,7 @@ def ours(tmp_path):
 
 def test_what_is_added_is_loaded(ours):
     name = add(ours, "b", "a")
-    assert name == hashlib.sha256(b"a\nb\n\nschema 1").hexdigest()[:16]
+    assert name == hashlib.sha256(b"a\nb\n\nschema 2").hexdigest()[:16]
     assert ours.done() == {"a", "b"}
     loaded = ours.load()
     runs, curve = frames("b", "a")
@@ -77,7 +77,7 @@ def test_what_is_added_is_loaded(ours):
     assert record["trials"] == RECORD["trials"]
     assert record["environment"] == RECORD["environment"]
     assert record["created"].endswith("+00:00")
-    assert record["schema_version"] == 1
+    assert record["schema_version"] == schema.SCHEMA_VERSION
     data = (ours.packs / name / "runs.parquet").read_bytes()
     assert record["files"]["runs.parquet"] == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
@@ -402,12 +402,13 @@ def test_a_file_in_the_place_of_a_pack_is_set_aside(ours):
     assert (ours.packs / f"{pack_id(['a'])}.corrupt-0").read_text() == "?"
 
 
-def test_a_table_with_other_columns_is_corrupt(ours):
+@pytest.mark.parametrize("version", range(1, schema.SCHEMA_VERSION + 1))
+def test_a_table_with_other_columns_is_corrupt(ours, version):
     runs, curve = frames("a")
     tables = [schema.runs_table(runs).drop_columns("phi"), schema.curve_table(curve)]
-    ours.place({"trial_ids": ["a"], "schema_version": 1}, [packs.to_parquet(table) for table in tables])
+    ours.place({"trial_ids": ["a"], "schema_version": version}, [packs.to_parquet(table) for table in tables])
     assert ours.load().runs.empty
-    assert "does not have the columns of schema 1" in ours.problems[0]
+    assert f"does not have the columns of schema {version}" in ours.problems[0]
 
 
 # ---- versions
@@ -432,24 +433,40 @@ def test_a_newer_pack_is_left_out_and_stays_for_those_who_can_read_it(ours, monk
     assert ours.done() == {"a", "b"}
     for problems in (ours.problems, ours.load().problems, ours.publish().problems, load_results(ours.folder).problems):
         (problem,) = problems
-        assert f"{path / 'pack.json'}: written by a newer bilevelbench (schema 7, this one knows 1); upgrade" in problem
+        assert (
+            f"{path / 'pack.json'}: written by a newer bilevelbench (schema 7, this one knows {schema.SCHEMA_VERSION}); upgrade"
+            in problem
+        )
         assert "until then the pack is ignored" in problem
     assert (path / "pack.json").read_bytes() == before
 
 
 def test_packs_of_two_schemas_share_a_table(ours, monkeypatch):
-    def to_2(runs, curve):
+    def to_3(runs, curve):
         return runs.assign(label="upgraded"), curve
 
     add(ours, "a")
-    for module in (schema, packs, tables, store):
-        monkeypatch.setattr(module, "SCHEMA_VERSION", 2)
-    monkeypatch.setattr(schema, "UPGRADES", {1: to_2})
+    for module in (schema, tables, store):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(schema, "UPGRADES", {2: to_3})
     add(ours, "b", label="new")
     loaded = ours.load()
     assert loaded.runs["label"].tolist() == ["upgraded", "new"]
-    assert loaded.runs["schema_version"].tolist() == [2, 2]
+    assert loaded.runs["schema_version"].tolist() == [3, 3]
     assert len(loaded.curve) == 6
+
+
+def test_a_pack_of_schema_1_is_read_without_its_samples(ours):
+    runs, curve = frames("a", cost=7.0)
+    older = pa.table(runs.assign(samples=runs["cost"], schema_version=1)[schema.runs_schema(1).names])
+    tables = [older.cast(schema.runs_schema(1)).replace_schema_metadata(), schema.curve_table(curve)]
+    ours.place({"trial_ids": ["a"], "schema_version": 1}, [packs.to_parquet(table) for table in tables])
+    add(ours, "b", cost=9.0)
+    loaded = ours.load()
+    assert ours.problems == []
+    assert list(loaded.runs.columns) == list(schema.RUNS)
+    assert loaded.runs["cost"].tolist() == [7.0, 9.0]
+    assert loaded.runs["schema_version"].tolist() == [schema.SCHEMA_VERSION] * 2
 
 
 # ---- folders
@@ -537,7 +554,7 @@ def test_five_hundred_packs(ours, monkeypatch):
 
 def place(where, ids, tables, **record):
     """A pack whose record says what it likes, with sums that are right."""
-    head = {"trial_ids": ids, "schema_version": 1, **record}
+    head = {"trial_ids": ids, "schema_version": schema.SCHEMA_VERSION, **record}
     return where.packs / where.place(head, [packs.to_parquet(table) for table in tables])
 
 
@@ -619,7 +636,7 @@ def test_a_record_that_lacks_what_is_needed_is_left_out(ours, key, value):
     assert str(bad / "pack.json") in ours.problems[0]
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "3", '"x"', "null", '{"schema_version": 1', '{"schema_version": 1}'])
+@pytest.mark.parametrize("text", ["[" * 100_000, "3", '"x"', "null", '{"schema_version": 2', '{"schema_version": 2}'])
 def test_a_record_that_is_no_record_is_left_out(ours, text):
     add(ours, "a")
     bad = ours.packs / add(ours, "b")

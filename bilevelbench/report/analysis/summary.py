@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.errors import StoreError
+from bilevelbench.plan.trial import beside_the_data, bracketed
 from bilevelbench.report.formats.text import bound, number, printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import CURVE, RUNS, Results
+from bilevelbench.results.status import Status
 
 #: |grad phi| at which the cost is read off a curve.
 ACCURACIES = (1e-1, 1e-2, 1e-3)
@@ -70,7 +72,7 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
                 "trials": len(group),
                 "failed": int(group["failed"].sum()),
                 "uncertified": int(group["uncertified"].sum()),
-                "reached_target": int((group["status"] == "target").sum()),
+                "reached_target": int((group["status"] == Status.TARGET).sum()),
                 "best_grad_phi": float(group["best_grad_phi"].median()),
                 "phi": float(group["phi"].median()),
                 **({chose: float(group[chose].median())} if chose else {}),
@@ -105,13 +107,11 @@ def titled(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def variant(problem_params: str) -> str:
-    """`[dim_x=5]` for what was set beside the data: trials on several data sets are repetitions of one problem."""
+    """`[dim_x=5]` for what was set beside the data, as `Spec.variant` says it."""
     try:
-        params = json.loads(problem_params or "{}")
-        inside = ",".join(f"{k}={v}" for k, v in params.items() if k != "data_seed")
+        return bracketed(beside_the_data(json.loads(problem_params or "{}")))
     except (ValueError, AttributeError):  # a stranger's table
-        inside = problem_params
-    return f"[{inside}]" if inside else ""
+        return f"[{problem_params}]"
 
 
 def data_seeds(runs: pd.DataFrame) -> list[str]:

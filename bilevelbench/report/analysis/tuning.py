@@ -17,7 +17,7 @@ from bilevelbench.report.formats.markdown import pipe_table
 from bilevelbench.report.formats.text import number, printable
 from bilevelbench.results.schema import Results
 
-FILE = "tuning.json"
+TUNING = "tuning.json"
 _ROW = (
     "method", "family", "problem", "space", "grid", "settings", "trials", "failed", "cost", "calls", "seconds", "best",
     "score", "remark", "tried",
@@ -29,6 +29,7 @@ class Tuning:
     """`rule` as the table `[tune]` of the suite has it; `rows` one for each method and problem."""
 
     title: str
+    summary: str  # how the parameters were found, in sentences
     rule: dict[str, Any]
     rows: list[dict[str, Any]]
 
@@ -39,7 +40,7 @@ class Tuning:
 
 def read_tuning(folder: Path) -> Tuning | None:
     """What `bilevelbench tune` left in a folder; None if it was not there."""
-    path = folder / FILE
+    path = folder / TUNING
     if not path.is_file():
         return None
     try:
@@ -50,20 +51,13 @@ def read_tuning(folder: Path) -> Tuning | None:
         raise StoreError(f"{str(path)!r} cannot be read ({error!r}); run `bilevelbench tune` again") from None
     if missing:
         raise StoreError(f"{str(path)!r}: a row has no {missing[0]!r}; run `bilevelbench tune` again")
-    return Tuning(printable(record.get("title", "")), rule, rows)
+    return Tuning(printable(record.get("title", "")), printable(record.get("summary", "")), rule, rows)
 
 
 def tuned_trials(results: Results) -> set[str]:
     """Ids of the trials whose parameters `bilevelbench tune` has found."""
     trials = (trial for record in results.records for trial in record.get("trials", []))
     return {str(trial["id"]) for trial in trials if trial.get("tuned")}
-
-
-def only(results: Results, of: pd.Series[bool]) -> Results:
-    """Some of the trials, as a mask over `runs`."""
-    runs = results.runs[of]
-    curve = results.curve[results.curve["trial_id"].isin(runs["trial_id"])]
-    return Results(runs, curve, results.records, results.problems)
 
 
 def table(tuning: Tuning) -> pd.DataFrame:

@@ -7,7 +7,6 @@ against a rule (`falls`, `ranking`, `separation`); the verdict is reproduced, no
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,20 +16,18 @@ from pathlib import Path
 import pandas as pd
 from pydantic import Field, ValidationError
 
-from bilevelbench.errors import suggestion
+from bilevelbench.errors import StoreError, suggestion
 from bilevelbench.plan.figure import Check, Compared, Falls, Figure, Ranking, Separation
 from bilevelbench.plan.trial import Frozen, Trial
-from bilevelbench.report.analysis.summary import variant
+from bilevelbench.report.analysis.tuning import read_tuning
 from bilevelbench.report.formats.markdown import markdown_text, pipe_table
 from bilevelbench.report.formats.text import number, printable
 from bilevelbench.results.files import replace_file
 from bilevelbench.results.schema import Results
+from bilevelbench.results.status import Status
 from bilevelbench.results.store import EXPERIMENTS
 
 REPRODUCED, NOT_REPRODUCED, UNTOLD = "reproduced", "not reproduced", "cannot be told"
-
-#: What a trial that ended so has measured is not to be used.
-_BROKEN = ("error", "invalid")
 
 
 class _Untold(Exception):
@@ -66,7 +63,7 @@ class Planned(Frozen):
             id=trial.id,
             method=printable(trial.label or trial.algorithm.name),
             algorithm=trial.algorithm.name,
-            problem=printable(trial.problem.name + variant(json.dumps(trial.problem.params, sort_keys=True))),
+            problem=printable(trial.problem.variant),
         )
 
 
@@ -130,7 +127,7 @@ class _Trials:
         missing = int((mine["status"] == "").sum())
         if missing:
             raise _Untold(f"{missing} of {len(mine)} trials of {name} are missing; the same command runs them")
-        broken = mine[mine["status"].isin(_BROKEN)]
+        broken = mine[mine["status"].isin([status for status in Status if status.broken])]
         if len(broken):
             first = broken.iloc[0]
             reason = f"{first['status']}: {printable(first['message'])}"
@@ -140,7 +137,7 @@ class _Trials:
     def diverged(self, name: str) -> str:
         """`2 of 5 trials diverged`, or nothing."""
         mine = self.of(name)
-        lost = int((mine["status"] == "diverged").sum())
+        lost = int((mine["status"] == Status.DIVERGED).sum())
         return f"{lost} of {len(mine)} trials of {name} diverged" if lost else ""
 
     def start(self, column: str, method: str) -> pd.Series[float]:
@@ -153,7 +150,7 @@ class _Trials:
         rows = self._rows(column, method)
         last = rows[rows["cost"] <= cost].drop_duplicates("trial_id", keep="last")
         mine = self.of(method)
-        sound = mine.loc[mine["status"] != "diverged", "trial_id"]
+        sound = mine.loc[mine["status"] != Status.DIVERGED, "trial_id"]
         return last[last["trial_id"].isin(sound)].set_index("trial_id")[column].reindex(mine["trial_id"])
 
     def ends(self, column: str, methods: Sequence[str]) -> tuple[pd.Series[float], pd.Series[float]]:
@@ -164,7 +161,7 @@ class _Trials:
     def common_cost(self, methods: Sequence[str]) -> float:
         """What every trial has spent that did not diverge."""
         tables = [self.of(m) for m in methods]
-        sound = pd.concat([t.loc[t["status"] != "diverged", "trial_id"] for t in tables])
+        sound = pd.concat([t.loc[t["status"] != Status.DIVERGED, "trial_id"] for t in tables])
         ends = self.curve[self.curve["trial_id"].isin(sound)].groupby("trial_id")["cost"].max()
         return float(ends.min()) if len(ends) else math.inf
 
@@ -313,12 +310,7 @@ def find_outcomes(folder: Path, results: Results) -> tuple[list[Outcome], list[s
 
 def outcome(experiment: Experiment, results: Results, folder: Path) -> Outcome:
     """An experiment, judged by the results of its trials; what `bilevelbench tune` left in the folder is told too."""
-    ids = [planned.id for planned in experiment.trials]
-    mine = Results(
-        results.runs[results.runs["trial_id"].isin(ids)],
-        results.curve[results.curve["trial_id"].isin(ids)],
-        results.records,
-    )
+    mine = results.only(planned.id for planned in experiment.trials)
     return Outcome(experiment, mine, judge(experiment, mine), printable(experiment.tuning) or _tuning(folder))
 
 
@@ -344,7 +336,7 @@ def markdown(one: Outcome, picture: str = "") -> str:
 
 def _tuning(folder: Path) -> str:
     try:
-        said = json.loads((folder / "tuning.json").read_text(encoding="utf-8"))
-        return printable(said.get("summary", ""))
-    except (OSError, ValueError, AttributeError):
+        found = read_tuning(folder)
+    except StoreError:  # which the report says itself
         return ""
+    return found.summary if found else ""

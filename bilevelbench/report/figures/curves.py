@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 
 from bilevelbench.report.analysis import ranking
 from bilevelbench.report.analysis.summary import titled
-from bilevelbench.report.figures.style import FAMILIES, INK, legend, looks, settings, svg
-from bilevelbench.results.schema import FAILED, Results
+from bilevelbench.report.figures.style import COLOURS, INK, legend, looks, settings, svg
+from bilevelbench.results.schema import Results
+from bilevelbench.results.status import Status
 
 #: What a curve can be drawn against.
 AXES = {
@@ -102,8 +103,8 @@ def sensitivity_figure(results: Results, title: str, algorithm: str) -> Figure |
         for axes, name in zip(row, names, strict=True):
             mine, good = table[table["parameter"] == name], finite[finite["parameter"] == name]
             best = good.groupby("value")["score"].min()
-            axes.plot(good["value"], good["score"], "o", color=FAMILIES["penalty"], alpha=0.4, markersize=4)
-            axes.plot(best.index, best.to_numpy(), "-", color=FAMILIES["penalty"], linewidth=1.5)
+            axes.plot(good["value"], good["score"], "o", color=COLOURS["penalty"], alpha=0.4, markersize=4)
+            axes.plot(best.index, best.to_numpy(), "-", color=COLOURS["penalty"], linewidth=1.5)
             lost = mine[~mine.index.isin(good.index)]
             axes.plot(lost["value"], np.full(len(lost), 0.98), "x", color=INK, transform=axes.get_xaxis_transform())
             axes.set(yscale="log", xscale="log" if (mine["value"] > 0).all() else "symlog")
@@ -159,7 +160,7 @@ def band(curve: pd.DataFrame, y: str = "grad_phi") -> tuple[np.ndarray, np.ndarr
     for _, one in curve.sort_values("_x", kind="stable").groupby("trial_id"):
         at, values = one["_x"].to_numpy(dtype=float), one[y].to_numpy()
         place = np.searchsorted(at, places, side="right") - 1
-        last = at[-1] if one["status"].iloc[0] in FAILED else np.inf
+        last = at[-1] if Status(one["status"].iloc[0]).failed else np.inf
         seen = np.where((place >= 0) & (places <= last), values[np.clip(place, 0, None)], np.nan)
         rows.append(seen)
     stack = np.vstack(rows)

@@ -18,13 +18,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from bilevelbench.errors import StoreError
+from bilevelbench.model.family import Family, family_of
 
 #: Becomes `currentColor`: axes and words take the colour of the page, light or dark.
 INK = "#010203"
 
 #: One colour a family, from seaborn's "colorblind" palette.
-FAMILIES = {"penalty": "#0173b2", "implicit": "#de8f05", "unrolled": "#029e73", "zeroth-order": "#949494"}
-OTHER = "#cc78bc"
+COLOURS: dict[Family, str] = {
+    "penalty": "#0173b2", "implicit": "#de8f05", "unrolled": "#029e73", "zeroth-order": "#949494", "other": "#cc78bc",
+}  # fmt: skip
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LINES, _MARKERS = ("-", "--", ":", "-."), "osD^vPX<>"
@@ -38,16 +40,17 @@ def looks(methods: Sequence[str], families: Mapping[str, str] | None = None) -> 
     A family has one colour, and lines and markers tell its methods apart. Where no family is known, colours do too.
     """
     names = sorted(methods)
-    if not any((families or {}).get(name) in FAMILIES for name in names):
+    known = {name: family_of((families or {}).get(name, "")) for name in names}
+    if set(known.values()) <= {"other"}:
         colours = [c for c in sns.color_palette("colorblind").as_hex() if c != "#fbafe4"]  # pale pink is lost on paper
         styles = list(product(_LINES, colours))
         return {
             name: _look(styles[n % len(styles)][1], styles[n % len(styles)][0], _MARKERS[n % len(_MARKERS)])
             for n, name in enumerate(names)
         }
-    out, seen = {}, dict.fromkeys((*FAMILIES.values(), OTHER), 0)
+    out, seen = {}, dict.fromkeys(COLOURS.values(), 0)
     for name in names:
-        colour = FAMILIES.get((families or {}).get(name, ""), OTHER)
+        colour = COLOURS[known[name]]
         n = seen[colour]
         seen[colour] += 1
         out[name] = _look(colour, _LINES[n % len(_LINES)], _MARKERS[n % len(_MARKERS)])  # 4 and 9: 36 pairs

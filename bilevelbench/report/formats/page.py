@@ -37,7 +37,8 @@ from bilevelbench.report.figures.style import svg
 from bilevelbench.report.figures.tuning import sensitivity_figure
 from bilevelbench.report.formats.text import WORDS, printable
 from bilevelbench.results import reached
-from bilevelbench.results.schema import STATUSES, Results
+from bilevelbench.results.schema import Results
+from bilevelbench.results.status import Status
 
 #: So many rows of failures are on the page; the rest is counted.
 _FAILURES = 200
@@ -77,7 +78,7 @@ def write_page(
         reading=reading(table) if titles else "",
         certificates=certificates(results.runs) if titles else "",
         unreadable=results.problems,
-        meanings=STATUSES,
+        statuses=list(Status),
         command=printable(command),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )

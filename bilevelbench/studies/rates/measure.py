@@ -16,6 +16,7 @@ from bilevelbench.model.claim import Claim
 from bilevelbench.report.analysis import predict
 from bilevelbench.report.analysis.fit import Fit, fit, verdict
 from bilevelbench.results.schema import Results
+from bilevelbench.results.status import Status
 from bilevelbench.studies.rates.plan import Point, all_reached, runs_by_value, which_reached
 from bilevelbench.studies.rates.suite import Row
 
@@ -220,7 +221,7 @@ def _necessity(row: Row, points: Sequence[Point], results: Results, horizons: bo
             return f"{row.weakened.text}: no slope, {len(values)} of {len(table)} horizons were finished by all seeds"
         end = found.local[-1]
         return f"{row.weakened.text}: slope {found.slope:.2f}, at the end {end:.2f}"
-    reached = {v: int((frame["status"] == "target").sum()) for v, frame in table.items()}
+    reached = {v: int((frame["status"] == Status.TARGET).sum()) for v, frame in table.items()}
     told = ", ".join(f"{v:.3g} by {n} of {row.seeds}" for v, n in reached.items())
     within = f"{row.weakened.text}: eps {told} seeds within {row.weakened.patience:g} times the most steps of the row"
     if min(reached.values()) == row.seeds:

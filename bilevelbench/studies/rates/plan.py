@@ -20,6 +20,7 @@ from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import Results
+from bilevelbench.results.status import Status
 from bilevelbench.studies.rates.suite import RateSuite, Row, Weakened
 
 _RATIO = 1.01  # evaluations: one percent apart in cost
@@ -134,9 +135,7 @@ def runs_by_value(
 ) -> dict[float, pd.DataFrame]:
     """The runs of each grid value, with the last value of the column whose accuracy the horizon rule looks at."""
     runs = results.runs.set_index("trial_id")
-    ids = [p.trial.id for p in points]
-    curve = results.curve[results.curve["trial_id"].isin(ids)]
-    last = curve.groupby("trial_id").last()
+    last = results.only(p.trial.id for p in points).curve.groupby("trial_id").last()
     out: dict[float, pd.DataFrame] = {}
     for value in dict.fromkeys(p.value for p in points):
         mine = [p.trial.id for p in points if p.value == value and p.trial.id in runs.index]
@@ -154,5 +153,5 @@ def all_reached(frame: pd.DataFrame, horizons: bool) -> bool:
 
 def which_reached(frame: pd.DataFrame, horizons: bool) -> pd.Series[bool]:
     """The trials that met their accuracy, or came to the end of their horizon with one that is a number."""
-    met: pd.Series[bool] = frame["status"] == ("budget" if horizons else "target")
+    met: pd.Series[bool] = frame["status"] == (Status.BUDGET if horizons else Status.TARGET)
     return met & frame["accuracy"].map(math.isfinite) if horizons else met

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite
+from bilevelbench.report.analysis.tuning import TUNING
 from bilevelbench.results.files import replace_file
 from bilevelbench.results.schema import Results
 from bilevelbench.studies.tuning.study import Job, Target
 
-TUNING, BEST = "tuning.json", "best.toml"
+BEST = "best.toml"
 
 
 def tuning_record(suite: Suite, jobs: Sequence[Job], results: Results) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def tuning_record(suite: Suite, jobs: Sequence[Job], results: Results) -> dict[s
 
 def _row(job: Job, results: Results) -> dict[str, Any]:
     assert job.best is not None
-    runs = results.runs[results.runs["trial_id"].isin(job.trials)]
+    runs = results.only(job.trials).runs
     lanes = np.maximum(runs["pack_lanes"].to_numpy(dtype=float), 1.0)
     return {
         "method": job.method.label,

@@ -13,7 +13,7 @@ from bilevelbench.model.instance import Instance
 from bilevelbench.model.lanes import dot, norm
 from bilevelbench.model.noise import FiniteSum, Rows
 from bilevelbench.model.problem import Problem
-from bilevelbench.model.queries import QUERIES
+from bilevelbench.model.queries import PRODUCTS, QUERIES
 from bilevelbench.testing.outcome import Failure, Skip
 from bilevelbench.testing.points import ask, instance_of, lanes_of, normal, off_by, points_of
 
@@ -30,7 +30,8 @@ def check_derivatives(problem: Problem) -> None:
     by_autograd = derive(instance._raw["value_f"], instance._raw["value_g"], {})
     for what, rows_of in (("", lambda level: ()), (" of a mini-batch", functools.partial(_some_rows, problem))):
         for query in sorted(instance.analytic):
-            rows = rows_of("f" if "_f" in query else "g")
+            level = QUERIES[query].level
+            rows = rows_of(level)
             if rows is None:
                 continue
             ours = ask(instance._raw[query], query, x, y, v, *rows)
@@ -42,7 +43,7 @@ def check_derivatives(problem: Problem) -> None:
                 if not off <= 1e-7:
                     opposite = " (it has the opposite sign)" if off_by(-a, b) <= 1e-7 else ""
                     raise Failure(
-                        f"{query}{what} to be the derivative of {'f' if '_f' in query else 'g'} by autograd",
+                        f"{query}{what} to be the derivative of {level} by autograd",
                         f"a relative difference of {off:.2g}{opposite}"
                         + (f": shape {tuple(a.shape)} for {tuple(b.shape)}" if a.shape != b.shape else ""),
                         f"correct {query}, or leave it out: autograd serves",
@@ -75,13 +76,17 @@ def check_finite_differences(problem: Problem) -> None:
                 f"grad_{level}_{block}", slope, (high - low) / (2 * STEP), norm(gradient), value.abs(),
                 f"the slope of {level} along a direction of {block}",
             )  # fmt: skip
-    g_y = answer["grad_g_y"]
-    (size,) = (norm(t) for t in g_y(x, y, v))
-    (Hv,), (Jv,) = answer["hvp_g_yy"](x, y, v), answer["jvp_g_xy"](x, y, v)
-    along_y = (g_y(x, y + STEP * v, v)[0] - g_y(x, y - STEP * v, v)[0]) / (2 * STEP)
-    along_x = (g_y(x + STEP * dx, y, v)[0] - g_y(x - STEP * dx, y, v)[0]) / (2 * STEP)
-    _compare("hvp_g_yy", Hv, along_y, norm(Hv), size, "the change of g_y along v")
-    _compare("jvp_g_xy", dot(Jv, dx), dot(along_x, v), norm(Jv), size, "the change of <g_y, v> along x")
+    for query in PRODUCTS:
+        level = QUERIES[query].level
+        g_y = answer[f"grad_{level}_y"]
+        (product,), (size,) = answer[query](x, y, v), (norm(t) for t in g_y(x, y, v))
+        if QUERIES[query].outputs == ("y",):
+            along_y = (g_y(x, y + STEP * v, v)[0] - g_y(x, y - STEP * v, v)[0]) / (2 * STEP)
+            _compare(query, product, along_y, norm(product), size, f"the change of {level}_y along v")
+        else:
+            along_x = (g_y(x + STEP * dx, y, v)[0] - g_y(x - STEP * dx, y, v)[0]) / (2 * STEP)
+            what = f"the change of <{level}_y, v> along x"
+            _compare(query, dot(product, dx), dot(along_x, v), norm(product), size, what)
 
 
 def _compare(query: str, ours: Tensor, difference: Tensor, scale: Tensor, size: Tensor, what: str) -> None:

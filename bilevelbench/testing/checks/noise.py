@@ -63,14 +63,11 @@ def _check_finite_sum(problem: Problem, noise: FiniteSum) -> None:
     instance = instance_of(problem)
     x, y = (t[:1] for t in points_of(problem, 0.5))
     v = normal(1, instance.dy, seed=9)
-    queries = {
-        "f": ("value_f", "grad_f_x", "grad_f_y"),
-        "g": ("value_g", "grad_g_x", "grad_g_y", "hvp_g_yy", "jvp_g_xy"),
-    }
+    single = sorted((query for query in QUERIES.values() if len(query.outputs) == 1), key=lambda query: query.order)
     for level, n in (("f", noise.n_f), ("g", noise.n_g)):
         size = max(1, min(200, n // 2))
         starts = range(0, n, size)
-        for query in queries[level]:
+        for query in (one.name for one in single if one.level == level):
             (whole,) = ask(instance._raw[query], query, x, y, v)
             total = torch.zeros_like(whole)
             for start in starts:
@@ -92,18 +89,17 @@ def check_oracle(problem: Problem) -> None:
     oracle.begin_step(1)
     x, y = points_of(problem, 0.1)
     v = normal(L, instance.dy, seed=9)
-    widths = {"x": instance.dx, "y": instance.dy, "f": 1, "g": 1}
     with torch.no_grad():
-        for query in QUERIES:
-            sample = oracle.sample_f(1) if "_f" in query else oracle.sample_g(1)
+        for query, kind in QUERIES.items():
+            sample = oracle.sample_f(1) if kind.level == "f" else oracle.sample_g(1)
             for points in ((), (2,)):
                 X, Y = x.expand(*points, -1, -1), y.expand(*points, -1, -1)
-                arguments = (X, Y, v) if "vp_" in query else (X, Y)
+                arguments = (X, Y, v) if kind.takes_vector else (X, Y)
                 for xi in (None, sample):
                     answer = getattr(oracle, query)(*arguments, xi)
-                    ends = ("x", "y") if query in ("grad_f", "grad_g") else ("x" if query == "jvp_g_xy" else query[-1],)
-                    for end, a in zip(ends, answer if isinstance(answer, tuple) else (answer,), strict=True):
-                        wanted = (*points, L, widths[end])
+                    widths = kind.widths(instance.dx, instance.dy)
+                    for width, a in zip(widths, answer if isinstance(answer, tuple) else (answer,), strict=True):
+                        wanted = (*points, L, width)
                         if tuple(a.shape) != wanted or a.requires_grad:
                             raise Failure(
                                 f"{query} of shape {wanted} through the oracle", f"{tuple(a.shape)}", "keep all axes"

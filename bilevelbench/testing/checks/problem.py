@@ -86,9 +86,7 @@ def check_lanes(problem: Problem) -> None:
         raise Skip("it declares max_lanes = 1")
     x, y = points_of(problem)
     v = normal(L, instance.dy, seed=9)
-    for query in sorted(
-        QUERIES, key=lambda query: not query.startswith("value")
-    ):  # a wrong value spoils its derivatives
+    for query in sorted(QUERIES, key=lambda name: QUERIES[name].order):  # a wrong value spoils its derivatives
         together = ask(instance._raw[query], query, x, y, v)
         for lane in range(L):
             alone = ask(instance._raw[query], query, x[lane : lane + 1], y[lane : lane + 1], v[lane : lane + 1])
