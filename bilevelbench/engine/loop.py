@@ -17,7 +17,7 @@ from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.engine.agents.leader import join
 from bilevelbench.engine.evaluator import Evaluator
-from bilevelbench.engine.record import Block, Lane, PackResult
+from bilevelbench.engine.record import Block, Lane, PackResult, failure_row
 from bilevelbench.engine.sanity import check_instance, check_state, check_targets, explain
 from bilevelbench.engine.setup import build_instance, make_methods, pack_algorithm
 from bilevelbench.errors import BooksDisagree, BudgetExhausted
@@ -30,6 +30,7 @@ from bilevelbench.model.rounding import one_thread
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.oracle.draws import Draws
 from bilevelbench.oracle.oracle import Oracle
+from bilevelbench.plan.packs import halves
 from bilevelbench.plan.trial import Trial
 
 _DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
@@ -44,10 +45,14 @@ def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
     """The rows of these trials, which can share a pack; whatever happens, each has one."""
     try:
         return _prepare(trials, registry).run()
-    except PackFailed:
-        middle = len(trials) // 2
-        result = run_pack(trials[:middle], registry)
-        result.extend(run_pack(trials[middle:], registry))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # not only PackFailed: a method may call sys.exit, or be impossible to pack
+        if len(trials) == 1:
+            return failure_row(trials[0], f"could not be run: {type(error).__name__}: {error}".rstrip(": "))
+        result = PackResult()
+        for half in halves(tuple(trials)):
+            result.extend(run_pack(half, registry))
         return result
 
 

@@ -147,3 +147,8 @@ class PackResult:
         self.curve.extend(other.curve.columns)
         self.step_seconds += other.step_seconds
         self.total_seconds += other.total_seconds
+
+
+def failure_row(trial: Trial, message: str) -> PackResult:
+    """The row of a trial that took no step."""
+    return PackResult(runs=[Lane(trial, trial.algorithm.params).run_row("error", message, steps=0)])
