@@ -230,7 +230,7 @@ def test_the_store_is_read_and_the_plan_made_once(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory):
-    with cluster(tmp_path_factory.mktemp("cluster")) as (address, *_):
+    with cluster(tmp_path_factory.mktemp("cluster"), "--nthreads", "1") as (address, *_):
         yield address
 
 
