@@ -56,7 +56,7 @@ def run(
     out: str | Path | None = None,
     jobs: int = 0,
 ) -> Results:
-    """Every method on every problem with every seed; `.runs` has a row a trial, `.curve` a row an evaluation.
+    """Every method on every problem with every seed; `.runs` has one row per trial, `.curve` one per evaluation.
 
         bilevelbench.run("f2ba[lam=10,100]", "quadratic", steps=200).runs
 

@@ -2,8 +2,8 @@
 
 A worker writes its own packs into the store, so nothing that is finished depends on this process. A worker that dies or
 hangs takes only its own pack down; that pack is split and run again, down to single trials, so that the culprit alone
-gets the status. A trial whose worker was killed is tried again before it is blamed: the hand that killed it may have
-been anyone's.
+gets the status. A trial whose worker was killed is tried again before it is blamed: the signal may have
+come from outside.
 """
 
 from __future__ import annotations
