@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # The settings of the official boards, a suite each.
 SETTINGS := $(basename $(notdir $(wildcard leaderboard/suites/*.toml)))
+# Where its trials run, such as EXECUTION="--executor dask --scheduler tcp://192.0.2.1:8786".
+EXECUTION ?=
 # Results of others, as they sent them in.
 SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
 
@@ -29,8 +31,9 @@ bench: $(VENV)/.test
 
 leaderboard: install
 	for setting in $(SETTINGS); do \
-	  $(BIN)/bilevelbench run --suite leaderboard/suites/$$setting.toml -o build/leaderboard/$$setting || exit 1; done
-	for table in 1 2 3; do $(BIN)/bilevelbench rates --table $$table --quick -o build/leaderboard/rates$$table || exit 1; done
+	  $(BIN)/bilevelbench run --suite leaderboard/suites/$$setting.toml -o build/leaderboard/$$setting $(EXECUTION) || exit 1; done
+	for table in 1 2 3; do $(BIN)/bilevelbench rates --table $$table --quick -o build/leaderboard/rates$$table $(EXECUTION) \
+	  || exit 1; done
 	$(BIN)/bilevelbench leaderboard facts -o build/leaderboard/facts
 	$(BIN)/bilevelbench leaderboard build build/leaderboard/* $(SUBMITTED) -o build/site
 

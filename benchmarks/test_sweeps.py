@@ -11,8 +11,9 @@ import time
 
 import psutil
 
-from bilevelbench.api import run_trials
 from bilevelbench.discovery.registry import registry
+from bilevelbench.execute.executor import Execution
+from bilevelbench.execute.run import run_trials
 from bilevelbench.plan.trial import Budget, Spec
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.store import Store
@@ -35,7 +36,7 @@ def test_ten_thousand_trials(benchmark, summary, tmp_path):
             make_trial(plugins, Spec(name="f2ba"), Spec(name="quadratic"), seed=seed, budget=Budget(steps=STEPS))
             for seed in range(TRIALS)
         ]
-        run_trials(trials, store, plugins, jobs=1, progress=lambda _: own.append(psutil.Process().memory_info().rss))
+        run_trials(trials, store, plugins, Execution(jobs=1), lambda _: own.append(psutil.Process().memory_info().rss))
         return time.perf_counter() - began
 
     wall = benchmark.pedantic(sweep, rounds=1)

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from bilevelbench.errors import BilevelbenchError as BilevelbenchError
     from bilevelbench.errors import InvalidInput as InvalidInput
     from bilevelbench.errors import MissingConstant as MissingConstant
+    from bilevelbench.execute.executor import Done as Done
+    from bilevelbench.execute.executor import Execution as Execution
+    from bilevelbench.execute.executor import Executor as Executor
+    from bilevelbench.execute.executor import run_and_store as run_and_store
     from bilevelbench.model.agents import Agents as Agents
     from bilevelbench.model.algorithm import Algorithm as Algorithm
     from bilevelbench.model.algorithm import Distributed as Distributed
@@ -74,6 +78,10 @@ _HOME = {
     "BilevelbenchError": "errors",
     "InvalidInput": "errors",
     "MissingConstant": "errors",
+    "Done": "execute.executor",
+    "Execution": "execute.executor",
+    "Executor": "execute.executor",
+    "run_and_store": "execute.executor",
     "KnownFailure": "model.known",
     "PerLane": "model.lanes",
     "dot": "model.lanes",
@@ -97,7 +105,7 @@ _HOME = {
     "Table": "oracle.sample",
 }
 
-#: `@hookimpl` marks the functions in a plugin package that name its methods and problems.
+#: `@hookimpl` marks the functions in a plugin package that name its methods, problems, suites and executors.
 hookimpl = pluggy.HookimplMarker("bilevelbench")
 
 try:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import gc
 import hashlib
 import inspect
 import itertools
 import linecache
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,8 +23,8 @@ from bilevelbench.engine.loop import PackRun, run_pack
 from bilevelbench.engine.record import PackResult
 from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.errors import InvalidInput, faults, suggestion
-from bilevelbench.execute.executor import Executor, Progress
-from bilevelbench.execute.local import GRACE, run_here, run_in_workers
+from bilevelbench.execute.executor import Execution
+from bilevelbench.execute.run import run_trials
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constant, Constants, estimated
 from bilevelbench.model.instance import Instance
@@ -59,7 +57,7 @@ def run(
     out: str | Path | None = None,
     jobs: int = 0,
 ) -> Results:
-    """Every method on every problem with every seed; `.runs` has a row a trial, `.curve` a row an evaluation.
+    """Every method on every problem with every seed; `.runs` has one row per trial, `.curve` one per evaluation.
 
         bilevelbench.run("f2ba[lam=10,100]", "quadratic", steps=200).runs
 
@@ -80,7 +78,7 @@ def run(
         for seed in (range(seeds) if isinstance(seeds, int) else seeds)
     ]  # fmt: skip
     if folder is not None:
-        return run_trials(trials, Store(folder), plugins, jobs)
+        return run_trials(trials, Store(folder), plugins, Execution(jobs=jobs))
     if jobs:
         raise InvalidInput(f"jobs = {jobs} needs a folder for the results; set `out`")
     try:
@@ -91,51 +89,6 @@ def run(
     for pack in packs:
         whole.extend(pack)
     return Results(runs_of(whole.runs).to_pandas(), curve_of(whole.curve.columns).to_pandas(), [])
-
-
-@contextmanager
-def _frozen() -> Iterator[None]:
-    """What is there need not be looked through by the garbage collector, again and again: all of torch is."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-@_frozen()
-def run_trials(
-    trials: Sequence[Trial],
-    store: Store,
-    plugins: Registry,
-    jobs: int = 0,
-    progress: Progress | None = None,
-    memory: float | None = None,
-    alone: bool = False,
-    grace: float = GRACE,
-    executor: Executor | None = None,
-) -> Results:
-    """Run what the store does not hold yet, and publish its tables, also when interrupted. `alone`: one trial a pack.
-
-    A worker that hangs is killed `grace` seconds after twice its trial's seconds. An `executor` has its own workers.
-    """
-    done = store.done()
-    missing = [trial for trial in {t.id: t for t in trials}.values() if trial.id not in done]
-    packs = [(trial,) for trial in missing] if alone else plan(missing, plugins)
-    try:
-        if executor is not None:
-            running = executor(packs, store)
-        elif jobs:
-            running = run_in_workers(packs, store, jobs, memory, grace)
-        else:
-            running = run_here(packs, store, plugins)
-        for finished in running:
-            if progress is not None:
-                progress(finished)
-    finally:
-        dismiss()
-        results = store.publish()
-    return results
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from multiprocessing import resource_tracker
 
 @contextmanager
 def ignore_sigint_in_children() -> Iterator[None]:
-    """Processes and threads that are started inside do not hear Ctrl-C, from their first instant on: it is ours."""
+    """Processes and threads that are started inside ignore Ctrl-C from their first instant on: this process handles it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -24,12 +24,12 @@ def ignore_sigint_in_children() -> Iterator[None]:
 
 def cause_of_death(code: int | None) -> str:
     if code is None:
-        return "died, nobody knows why"
+        return "died for an unknown reason"
     if code >= 0:
         return f"ended with exit code {code} in the middle of the trial: the method or the problem ended it"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = str(-code)
-    hint = ", most often for want of memory" if name == "SIGKILL" else ""
+    hint = ", most often because memory ran out" if name == "SIGKILL" else ""
     return f"was killed by signal {name} in the middle of the trial{hint}"

@@ -19,7 +19,7 @@ from bilevelbench import Distributed, InvalidInput, MissingConstant
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import UnknownName
-from bilevelbench.execute import local
+from bilevelbench.execute import executor
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.suite import Suite
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
@@ -158,13 +158,13 @@ def test_parameter_out_of_range_names_it_and_the_value():
 def packs_run(monkeypatch) -> list[list[str]]:
     """The trial ids of each pack that is really run."""
     seen: list[list[str]] = []
-    real = local.run_pack
+    real = executor.run_pack
 
     def spy(trials, plugins):
         seen.append([t.id for t in trials])
         return real(trials, plugins)
 
-    monkeypatch.setattr(local, "run_pack", spy)
+    monkeypatch.setattr(executor, "run_pack", spy)
     return seen
 
 
@@ -187,7 +187,7 @@ def test_only_what_is_new_is_run(tmp_path, packs_run):
 
 
 def test_run_that_was_interrupted_goes_on_where_it_stopped(tmp_path, monkeypatch, packs_run):
-    spy = local.run_pack
+    spy = executor.run_pack
 
     def interrupted(trials, plugins):
         if trials[0].algorithm.name == "aid":
@@ -195,7 +195,7 @@ def test_run_that_was_interrupted_goes_on_where_it_stopped(tmp_path, monkeypatch
         return spy(trials, plugins)
 
     with monkeypatch.context() as patch:
-        patch.setattr(local, "run_pack", interrupted)
+        patch.setattr(executor, "run_pack", interrupted)
         with pytest.raises(KeyboardInterrupt):
             bilevelbench.run(["f2ba", "aid"], "quadratic", steps=3, out=tmp_path)
     assert len(packs_run) == 1

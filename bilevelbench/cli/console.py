@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from bilevelbench.discovery.registry import Registry
 
-INTERRUPTED = "interrupted; what was finished is stored, and the same command goes on from there"
+INTERRUPTED = "interrupted; what was finished is stored, and the same command continues from there"
 
 
 def warn_failures(plugins: Registry) -> None:

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def list_files(plugins: Registry) -> list[Row]:
-    """One row a file: its name, the problems that read it, where it is, its licence. Nothing is read."""
+    """One row per file: its name, the problems that read it, where it is, its licence. Nothing is read."""
     return [_row(file, problems) for file, problems in _known(plugins).values()]
 
 
@@ -38,7 +38,7 @@ def fetch_files(plugins: Registry, names: Sequence[str], source: Path | None = N
 
 
 def verify_files(plugins: Registry, names: Sequence[str]) -> list[Row]:
-    """Hold what is there against its checksum. `ok` is None where nothing is there."""
+    """Check what is there against its checksum. `ok` is None where nothing is there."""
     rows = []
     for file, problems in _chosen(plugins, names):
         found = file.locate()
@@ -104,7 +104,7 @@ def data_fetch(
     source: Annotated[Path | None, typer.Option("--from", help="A file or folder instead of the network.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Put data files into the cache; each is held against its checksum."""
+    """Put data files into the cache; each is checked against its checksum."""
     from bilevelbench.discovery.registry import registry
 
     show("data", fetch_files(registry(), names or [], source), as_json)
@@ -112,7 +112,7 @@ def data_fetch(
 
 @data.command("verify", epilog="Example: `bilevelbench data verify abalone`")
 def data_verify(names: Names = None, as_json: Json = False) -> None:
-    """Hold the data files that are there against their checksums; exit code 1 if one differs."""
+    """Check the data files that are there against their checksums; exit code 1 if one differs."""
     from bilevelbench.discovery.registry import registry
 
     rows = verify_files(registry(), names or [])

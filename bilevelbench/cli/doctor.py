@@ -17,7 +17,7 @@ Finding = dict[str, Any]
 
 
 def examine() -> list[Finding]:
-    """One finding a thing: what, whether it is fine, what was seen."""
+    """One finding per item: what, whether it is fine, what was seen."""
     from bilevelbench.discovery.registry import registry
     from bilevelbench.execute.environment import environment
 

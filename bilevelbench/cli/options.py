@@ -16,18 +16,16 @@ if TYPE_CHECKING:
     from bilevelbench.discovery.registry import Registry
     from bilevelbench.plan.suite import Suite
 
-Json = Annotated[bool, typer.Option("--json", help="For a script.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NAMED = "NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; repeatable."
 Methods = Annotated[list[str] | None, typer.Option("--algorithm", "-a", help=_NAMED)]
 Problems = Annotated[list[str] | None, typer.Option("--problem", "-p", help=_NAMED)]
 
-
-def check_workers(jobs: int | None, memory: float | None, timed: bool) -> None:
-    """Mistakes that need no plugin to be seen."""
-    if memory is not None and not (math.isfinite(memory) and memory > 0):
-        raise InvalidInput(f"--memory {memory:g}: a limit is a number of GiB above 0")
-    if memory is not None and jobs == 0 and not timed:
-        raise InvalidInput("--memory limits worker processes, and --jobs 0 has none; give --jobs 1 or more")
+# Where trials run, for every command that runs any; together they are an `Execution`.
+Jobs = Annotated[int | None, typer.Option(min=0, help="Workers; 0 runs in this process. Default: the cores.")]
+Memory = Annotated[float | None, typer.Option(help="Memory limit of each worker, in GiB.")]
+ExecutorName = Annotated[str, typer.Option("--executor", help="local, dask, or one of a plugin.")]
+Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler. Default: a cluster on this machine.")]
 
 
 def suites_of(
@@ -45,7 +43,7 @@ def suites_of(
         try:
             plans = load_suites(path, plugins)
         except UnicodeDecodeError:
-            raise InvalidInput(f"suite {path} is no text in UTF-8; save it as such") from None
+            raise InvalidInput(f"suite {path} is not valid UTF-8; save it as UTF-8") from None
         except OSError as error:
             raise InvalidInput(f"suite {path} cannot be read: {error.strerror}") from None
     elif algorithms and problems:

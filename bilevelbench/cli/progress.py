@@ -13,13 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
-from bilevelbench.api import run_trials
 from bilevelbench.cli.console import say, terminal
-from bilevelbench.discovery.registry import Registry
 from bilevelbench.execute.executor import Done, Executor
 from bilevelbench.execute.executor import Progress as Report
-from bilevelbench.execute.local import default_jobs, in_processes
-from bilevelbench.plan.packs import plan
+from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
 from bilevelbench.report.analysis.failures import sentences
 from bilevelbench.report.analysis.ranking import ranking
@@ -32,20 +29,16 @@ from bilevelbench.results.store import Store
 LINE = Column(no_wrap=True, overflow="ellipsis")
 #: Seconds between two lines where nobody watches.
 _PAUSE = 10.0
-#: So many methods of the ranking and kinds of failures are told at the end; the page has them all.
+#: How many methods of the ranking and kinds of failures are shown at the end; the page has them all.
 _FIRST, _FAILURES = 5, 20
 
 
 def run_with_progress(
     trials: Sequence[Trial],
     out: Path,
-    plugins: Registry,
-    jobs: int | None = None,
-    memory: float | None = None,
-    timed: bool = False,
+    executor: Executor,
     command: str = "",
     experiments: Sequence[Experiment] = (),
-    executor: Executor | None = None,
 ) -> Results:
     """Run what is missing in `out`, then print tables, the verdicts on `experiments`, the ranking and what failed."""
     store = Store(out)
@@ -54,10 +47,7 @@ def run_with_progress(
     for experiment in experiments:  # first, so that a run that was stopped is known to lack trials
         record(experiment, out)
     wanted = {trial.id for trial in trials}
-    results = run_missing(console, store, trials, plugins, jobs, memory, timed, executor)
-    if not wanted <= set(results.runs["trial_id"]):
-        # A table that is damaged inside is only found when it is read; it is known now, and its trials run again.
-        results = run_missing(console, store, trials, plugins, jobs, memory, timed, executor)
+    results = run_missing(console, store, trials, executor)
     chosen = results.only(wanted)
     print_table(console, chosen)
     outcomes = [outcome(experiment, chosen, out) for experiment in experiments]
@@ -73,31 +63,29 @@ def run_with_progress(
     return chosen
 
 
-def run_missing(
-    console: Console,
-    store: Store,
-    trials: Sequence[Trial],
-    plugins: Registry,
-    jobs: int | None = None,
-    memory: float | None = None,
-    timed: bool = False,
-    executor: Executor | None = None,
-) -> Results:
-    """Run what the store does not hold, telling how it goes."""
-    done = store.done()
+def run_missing(console: Console, store: Store, trials: Sequence[Trial], executor: Executor) -> Results:
+    """Run what the store does not hold, and report progress."""
+    results, wanted = _run_once(console, store, trials, executor)
+    if not wanted <= set(results.runs["trial_id"]):
+        # A table that is damaged inside is only found when it is read; it is known now, and its trials run again.
+        results, _ = _run_once(console, store, trials, executor)
+    return results
+
+
+def _run_once(
+    console: Console, store: Store, trials: Sequence[Trial], executor: Executor
+) -> tuple[Results, frozenset[str]]:
+    todo = outstanding(trials, store, executor)
     for problem in store.problems:
         say(console, f"warning: {problem}")
-    missing = [trial for trial in trials if trial.id not in done]
-    packs = len(missing) if timed else len(plan(missing, plugins))
-    workers = 1 if timed else min(default_jobs() if jobs is None else jobs, packs)
-    told = _count(len(trials), "trial")
-    if len(missing) < len(trials):
-        told += f", {len(trials) - len(missing)} of them stored already"
-    where = executor or in_processes(workers)
-    told += f"; {len(missing)} to run in {_count(packs, 'pack')}, {where}" if missing else "; nothing to run"
-    say(console, f"{told} -> {store.folder}")
-    with _reporter(console, len(missing)) as report:
-        return run_trials(trials, store, plugins, workers, report, memory, alone=timed, executor=executor)
+    told = _count(len(todo.wanted), "trial")
+    if todo.trials < len(todo.wanted):
+        told += f", {len(todo.wanted) - todo.trials} of them stored already"
+    packs = len(todo.packs)
+    where = f"{todo.trials} to run in {_count(packs, 'pack')}, {executor.where(packs)}" if packs else "nothing to run"
+    say(console, f"{told}; {where} -> {store.folder}")
+    with _reporter(console, todo.trials) as report:
+        return run_packs(todo.packs, store, executor, report), todo.wanted
 
 
 def _count(n: int, thing: str, plural: str = "s") -> str:
@@ -181,7 +169,7 @@ def print_failures(console: Console, results: Results) -> None:
 
 
 def print_table(console: Console, results: Results) -> None:
-    """One table a problem, best method first. Numbers are never broken; a method's name only at its commas."""
+    """One table per problem, best method first. Numbers are never broken; a method's name only at its commas."""
     people = readable(summary(results))
     columns = [c for c in people.columns if c != "problem" and (c != "trials" or console.width >= 100)]
     for problem, rows in people.groupby("problem", sort=False):

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bilevelbench.cli.console import say, terminal
-from bilevelbench.cli.options import Json, check_workers
+from bilevelbench.cli.options import ExecutorName, Jobs, Json, Memory, Scheduler
 from bilevelbench.errors import InvalidInput, UnknownName
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bilevelbench.execute.executor import Execution
     from bilevelbench.plan.trial import Trial
     from bilevelbench.report.analysis.rates import Row
     from bilevelbench.results.schema import Results
@@ -29,7 +30,7 @@ def measure_table(
     preset: str,
     quick: bool,
     as_json: bool,
-    jobs: int | None,
+    execution: Execution,
     out: Path | None,
 ) -> None:
     """With `as_json` the rows alone go to standard output, and progress to standard error."""
@@ -37,7 +38,6 @@ def measure_table(
 
     from bilevelbench.cli.progress import run_missing
     from bilevelbench.discovery.registry import registry
-    from bilevelbench.execute.local import lasting_workers
     from bilevelbench.report.analysis.rates import markdown
     from bilevelbench.report.figures.rates import figure
     from bilevelbench.results.store import Store
@@ -55,10 +55,10 @@ def measure_table(
     suite = RateSuite.load(plugins.suite(name))
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 
-    with lasting_workers(jobs) as workers:
+    with execution.open(plugins) as executor:
 
         def run(trials: Sequence[Trial]) -> Results:
-            return run_missing(console, store, trials, plugins, jobs, executor=workers)
+            return run_missing(console, store, trials, executor)
 
         found = run_rates(suite, plugins, run, methods, quick, preset, setting)
     rows: list[Row] = [m.as_dict() for m in found]
@@ -105,12 +105,17 @@ def rates(
     ] = "rate",
     quick: Annotated[bool, typer.Option("--quick", help="Shorter ranges and fewer seeds: two minutes.")] = False,
     as_json: Json = False,
-    jobs: Annotated[int | None, typer.Option(min=0, help="Worker processes; 0 is this one. Default: cores.")] = None,
+    jobs: Jobs = None,
+    memory: Memory = None,
+    executor: ExecutorName = "local",
+    scheduler: Scheduler = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the results.")] = None,
 ) -> None:
     """Measure the exponents that a table claims, and print them beside the claims."""
     for name, value, known in (("--over", over, ("eps", "kappa")), ("--preset", preset, ("rate", "theory"))):
         if value not in known:
             raise UnknownName(name, value, known)
-    check_workers(jobs, None, False)
-    measure_table(table, over, setting, method or [], preset, quick, as_json, jobs, out)
+    from bilevelbench.execute.executor import Execution
+
+    execution = Execution(executor, jobs, memory, scheduler=scheduler)
+    measure_table(table, over, setting, method or [], preset, quick, as_json, execution, out)

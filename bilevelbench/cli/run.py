@@ -5,17 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bilevelbench.cli.console import interruptible, warn_failures
-from bilevelbench.cli.options import Methods, Problems, check_workers, override, suites_of
+from bilevelbench.cli.options import ExecutorName, Jobs, Memory, Methods, Problems, Scheduler, override, suites_of
 from bilevelbench.engine.agents.torchrun import under_torchrun
-from bilevelbench.errors import InvalidInput, UnknownName
-
-if TYPE_CHECKING:
-    from bilevelbench.execute.dask import DaskExecutor
+from bilevelbench.errors import InvalidInput
 
 
 def run(
@@ -31,15 +28,11 @@ def run(
     ] = None,
     target: Annotated[list[float] | None, typer.Option(help="Stop at this norm of grad phi; repeatable.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float64 or float32.")] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=0, help="Worker processes; 0 runs in this one. Default: the cores.")
-    ] = None,
-    memory: Annotated[float | None, typer.Option(help="Limit of a worker's memory, in GiB.")] = None,
+    jobs: Jobs = None,
+    memory: Memory = None,
     timed: Annotated[bool, typer.Option("--timed", help="One trial at a time, one worker: for time axes.")] = False,
-    executor: Annotated[str, typer.Option(help="local, or dask: on a Dask cluster.")] = "local",
-    scheduler: Annotated[
-        str | None, typer.Option(help="Address of a Dask scheduler; without it, a cluster on this machine.")
-    ] = None,
+    executor: ExecutorName = "local",
+    scheduler: Scheduler = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what it holds is not run again.")] = Path(
         "results"
     ),
@@ -50,16 +43,17 @@ def run(
     """
     out = out.absolute()  # before any plugin is loaded, which may change the working directory
     jobs = _jobs_under_torchrun(jobs, timed, executor)
-    check_workers(jobs, memory, timed)
-    dask = _dask(executor, scheduler, jobs, memory, timed)
     with interruptible():
         from bilevelbench.cli.progress import run_with_progress
         from bilevelbench.discovery.registry import registry
+        from bilevelbench.execute.executor import Execution
         from bilevelbench.report.analysis.verdicts import Experiment
         from bilevelbench.results.reached import failed
 
+        execution = Execution(executor, jobs, memory, timed, scheduler=scheduler)
         plugins = registry()
         warn_failures(plugins)
+        workers = execution.open(plugins)
         plans = [
             override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
             for plan in suites_of(plugins, algorithm or [], problem or [], all_, suite)
@@ -74,10 +68,8 @@ def run(
             if plan.figure and part
         ]
         command = "bilevelbench " + shlex.join(sys.argv[1:])
-        results = run_with_progress(
-            trials, out, plugins, jobs=jobs, memory=memory, timed=timed, command=command, experiments=experiments,
-            executor=dask,
-        )  # fmt: skip
+        with workers:
+            results = run_with_progress(trials, out, workers, command, experiments)
         if failed(results.runs).all():
             raise typer.Exit(1)
 
@@ -89,25 +81,3 @@ def _jobs_under_torchrun(jobs: int | None, timed: bool, executor: str) -> int | 
     if jobs or timed or executor != "local":
         raise InvalidInput("torchrun's first process runs the trials itself; leave out --jobs, --timed and --executor")
     return 0
-
-
-def _dask(
-    executor: str, scheduler: str | None, jobs: int | None, memory: float | None, timed: bool
-) -> DaskExecutor | None:
-    """Who runs the packs, if not local worker processes."""
-    if executor not in ("local", "dask"):
-        raise UnknownName("executor", executor, ("local", "dask"))
-    if executor == "local":
-        if scheduler is not None:
-            raise InvalidInput(f"--scheduler {scheduler} is of Dask; add --executor dask, or leave it out")
-        return None
-    if timed:
-        raise InvalidInput("--timed runs one trial at a time on this machine; leave out --executor dask")
-    if jobs is not None and scheduler is not None:
-        raise InvalidInput(f"--jobs {jobs}: the cluster at {scheduler} has workers of its own; leave out --jobs")
-    if jobs == 0:
-        raise InvalidInput("--jobs 0 runs in this process; give --jobs 1 or more Dask workers, or leave out --executor")
-    from bilevelbench.execute.dask import DaskExecutor
-    from bilevelbench.execute.local import default_jobs
-
-    return DaskExecutor(default_jobs() if jobs is None else jobs, scheduler, memory)

@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bilevelbench.cli.console import interruptible, say, terminal, warn_failures
-from bilevelbench.cli.options import Json, Methods, Problems, override, suites_of
+from bilevelbench.cli.options import (
+    ExecutorName,
+    Jobs,
+    Json,
+    Memory,
+    Methods,
+    Problems,
+    Scheduler,
+    override,
+    suites_of,
+)
 from bilevelbench.errors import InvalidInput, faults
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bilevelbench.discovery.registry import Registry
+    from bilevelbench.execute.executor import Executor
     from bilevelbench.plan.suite import Suite
     from bilevelbench.plan.trial import Trial
     from bilevelbench.report.analysis.tuning import Tuning
@@ -37,12 +47,11 @@ def searched_by(suite: Suite, **options: Any) -> Suite:
     return suite.model_copy(update={"tune": rule})
 
 
-def tune_suite(suite: Suite, out: Path, plugins: Registry, jobs: int | None = None, as_json: bool = False) -> None:
+def tune_suite(suite: Suite, out: Path, executor: Executor, as_json: bool = False) -> None:
     """With `as_json` the record alone goes to standard output, and progress to standard error."""
     from rich.console import Console
 
     from bilevelbench.cli.progress import run_missing
-    from bilevelbench.execute.local import lasting_workers
     from bilevelbench.report.analysis.tuning import TUNING, read_tuning
     from bilevelbench.results.store import Store
     from bilevelbench.studies.tuning.record import BEST, best_suite, tuning_record, write_tuning
@@ -51,15 +60,12 @@ def tune_suite(suite: Suite, out: Path, plugins: Registry, jobs: int | None = No
     out = out.absolute()
     store, console = Store(out), Console(stderr=True, width=160) if as_json else terminal()
 
-    with lasting_workers(jobs) as workers:
+    with executor:
 
         def run(trials: Sequence[Trial]) -> Results:
-            results = run_missing(console, store, trials, plugins, jobs, executor=workers)
-            if not {trial.id for trial in trials} <= set(results.runs["trial_id"]):  # a damaged table, found by reading
-                results = run_missing(console, store, trials, plugins, jobs, executor=workers)
-            return results
+            return run_missing(console, store, trials, executor)
 
-        done, results = run_tuning(suite, plugins, run)
+        done, results = run_tuning(suite, executor.plugins, run)
     record = tuning_record(suite, done, results)
     write_tuning(out, record, best_suite(suite, done, record))
     found = read_tuning(out)
@@ -76,7 +82,7 @@ def tune_suite(suite: Suite, out: Path, plugins: Registry, jobs: int | None = No
 
 
 def write_figures(tuning: Tuning, folder: Path) -> list[Path]:
-    """One a problem, as SVG and PNG; the SVGs."""
+    """One per problem, as SVG and PNG; returns the SVGs."""
     from bilevelbench.report.figures import style
     from bilevelbench.report.figures.tuning import sensitivity_figure
 
@@ -89,7 +95,7 @@ def write_figures(tuning: Tuning, folder: Path) -> list[Path]:
 
 
 def print_tuning(console: Console, tuning: Tuning) -> None:
-    """One table a problem, in the order of the suite."""
+    """One table per problem, in the order of the suite."""
     from rich.table import Table
     from rich.text import Text
 
@@ -120,7 +126,10 @@ def tune(
     budget: Annotated[float | None, typer.Option(help="Cost of a trial, in calls (samples if stochastic).")] = None,
     steps: Annotated[int | None, typer.Option(help="Outer steps of a trial.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float64 or float32.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=0, help="Worker processes; 0 is this one. Default: cores.")] = None,
+    jobs: Jobs = None,
+    memory: Memory = None,
+    executor: ExecutorName = "local",
+    scheduler: Scheduler = None,
     as_json: Json = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the search and of best.toml.")] = Path("tuning"),
 ) -> None:
@@ -128,12 +137,15 @@ def tune(
     out = out.absolute()
     with interruptible():
         from bilevelbench.discovery.registry import registry
+        from bilevelbench.execute.executor import Execution
 
+        execution = Execution(executor, jobs, memory, scheduler=scheduler)
         plugins = registry()
         warn_failures(plugins)
+        workers = execution.open(plugins)
         plans = suites_of(plugins, algorithm or [], problem or [], False, suite)
         if len(plans) > 1:
             raise InvalidInput(f"{suite} includes {len(plans)} suites; tune them one by one")
         limits = {"seeds": seeds, "budget": budget, "steps": steps, "seconds": None, "target": None, "dtype": dtype}
         plan = searched_by(override(plans[0], **limits), by=by, search=search, trials=trials, cost=cost)
-        tune_suite(plan, out, plugins, jobs, as_json)
+        tune_suite(plan, out, workers, as_json)

@@ -34,6 +34,10 @@ def catalogue(registry: Registry) -> dict[str, list[dict[str, Any]]]:
             {"name": name, "file": str(entry.value), "plugin": f"{entry.plugin} {entry.version}"}
             for name, entry in sorted(registry.suites.items())
         ],
+        "executors": [
+            {"name": name, "class": entry.value, "plugin": f"{entry.plugin} {entry.version}"}
+            for name, entry in sorted(registry.executors.items())
+        ],
     }
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.model.algorithm import Algorithm
 
-Kind = Literal["algorithm", "problem", "suite"]
+Kind = Literal["algorithm", "problem", "suite", "executor"]
 T = TypeVar("T")
 
 
@@ -30,14 +30,31 @@ def wrong_class(item: Any, base: type[Any]) -> str | None:
     cls: Any = item
     if not isinstance(getattr(cls, "name", None), str) or not cls.name:
         return f'class {cls.__name__} has no `name`; give it one: name = "..."'
-    if not cls.name.isprintable() or any(c in cls.name for c in "[]=,:/\\ "):
-        return f"{cls.name!r} is no good name: it may not hold blanks or any of []=,:/\\"
+    if wrong := wrong_name(cls.name):
+        return wrong
     lacking = sorted(getattr(cls, "__abstractmethods__", ()))
     if lacking:
         return f"class {cls.__name__} has no {' and no '.join(f'`{name}`' for name in lacking)}"
     if issubclass(cls, Algorithm) and not isinstance(getattr(cls, "uses", None), frozenset):
         return f"class {cls.__name__} declares no `uses = frozenset({{...}})`"
     return None
+
+
+def wrong_name(name: str) -> str | None:
+    if not name or not name.isprintable() or any(c in name for c in "[]=,:/\\ "):
+        return f"{name!r} is not a valid name: it may not be empty, nor contain blanks or any of []=,:/\\"
+    return None
+
+
+def wrong_executor(item: Any) -> str | None:
+    """`item` should be a name with the import path of a class; the class is looked at when it is chosen."""
+    if not (isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)):
+        return f'{item!r} is not an executor; give each as {{"name": "package.module:Class"}}'
+    name, path = item
+    module, _, cls = path.partition(":")
+    if not cls.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        return f'executor {name!r} has the import path {path!r}; give one such as "package.module:Class"'
+    return wrong_name(name)
 
 
 def reason_of(error: BaseException) -> str:

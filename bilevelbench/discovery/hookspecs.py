@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,3 +31,14 @@ def bilevelbench_problems() -> Iterable[type[Problem]]:
 def bilevelbench_suites() -> Iterable[Path]:
     """The package's suites, TOML files whose stem is their name."""
     return ()
+
+
+@hookspec
+def bilevelbench_executors() -> Mapping[str, str]:
+    """The package's executors: for each name the import path of a subclass of `bilevelbench.Executor`.
+
+        return {"slurm": "my_package.slurm:SlurmExecutor"}
+
+    A path and not the class, because an executor often needs a large library that should be imported only when chosen.
+    """
+    return {}

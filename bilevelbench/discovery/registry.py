@@ -6,7 +6,7 @@ rest down. Plugins are loaded in the order of their distribution's name, the bui
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, distributions, entry_points
@@ -16,14 +16,21 @@ from typing import Any
 
 import pluggy
 
+from bilevelbench import __version__
 from bilevelbench.discovery import hookspecs
-from bilevelbench.discovery.entry import Entry, Kind, reason_of, wrong_class
+from bilevelbench.discovery.entry import Entry, Kind, reason_of, wrong_class, wrong_executor
 from bilevelbench.discovery.loose_files import class_from_file, is_file
 from bilevelbench.errors import InvalidInput, UnknownName
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.problem import Problem
 
 GROUP = "bilevelbench"
+
+#: The executors of the core. They are import paths, as those of plugins are: nothing here may know where packs run.
+EXECUTORS = {
+    "local": "bilevelbench.execute.local:LocalExecutor",
+    "dask": "bilevelbench.execute.dask:DaskExecutor",
+}
 
 
 @dataclass(frozen=True)
@@ -38,12 +45,13 @@ class Failure:
 
 
 class Registry:
-    """Algorithms, problems and suites by name."""
+    """Algorithms, problems, suites and executors by name."""
 
     def __init__(self) -> None:
         self.algorithms: dict[str, Entry[type[Algorithm]]] = {}
         self.problems: dict[str, Entry[type[Problem]]] = {}
         self.suites: dict[str, Entry[Path]] = {}
+        self.executors = {name: Entry(path, "bilevelbench", __version__) for name, path in EXECUTORS.items()}
         self.failures: list[Failure] = []
 
     @classmethod
@@ -97,9 +105,11 @@ class Registry:
             ("algorithm", manager.hook.bilevelbench_algorithms, self.algorithms),
             ("problem", manager.hook.bilevelbench_problems, self.problems),
             ("suite", manager.hook.bilevelbench_suites, self.suites),
+            ("executor", manager.hook.bilevelbench_executors, self.executors),
         ):
             try:
-                offered = [item for group in hook() for item in group]
+                groups = [group.items() if isinstance(group, Mapping) else group for group in hook()]
+                offered = [item for group in groups for item in group]
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
@@ -113,20 +123,27 @@ class Registry:
             self.failures.append(Failure(plugin, f"{name} offers nothing; does it define a @hookimpl function?"))
 
     def _add(self, kind: str, item: Any, plugin: str, version: str, table: dict[str, Entry[Any]]) -> None:
-        wrong = f"{item!r} is no suite file" if kind == "suite" and not isinstance(item, Path) else None
-        if kind != "suite":
+        value: Any = item
+        if kind == "suite":
+            wrong = None if isinstance(item, Path) else f"{item!r} is not the path of a suite"
+        elif kind == "executor":
+            wrong = wrong_executor(item)
+        else:
             wrong = wrong_class(item, Algorithm if kind == "algorithm" else Problem)
         if wrong:
             self.failures.append(Failure(plugin, wrong))
             return
-        name = item.stem if kind == "suite" else item.name
+        if kind == "executor":
+            name, value = item
+        else:
+            name = item.stem if kind == "suite" else item.name
         if name in table:
             owner = table[name].plugin
             self.failures.append(
                 Failure(plugin, f"its {kind} {name!r} is left out: plugin {owner!r} has that name already; rename one")
             )
             return
-        table[name] = Entry(item, plugin, version)
+        table[name] = Entry(value, plugin, version)
 
     def algorithm(self, name: str) -> Entry[type[Algorithm]]:
         """By name, or `FILE.py`, or `FILE.py:Class`."""
@@ -146,6 +163,12 @@ class Registry:
         if name not in self.suites:
             raise UnknownName("suite", name, self.suites, self._hint())
         return self.suites[name].value
+
+    def executor(self, name: str) -> Entry[str]:
+        """By name: the import path of its class."""
+        if name not in self.executors:
+            raise UnknownName("executor", name, self.executors, self._hint())
+        return self.executors[name]
 
     def _find(self, kind: Kind, name: str, table: dict[str, Entry[Any]], base: type) -> Entry[Any]:
         if is_file(name):

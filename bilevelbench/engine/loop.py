@@ -12,12 +12,13 @@ import torch
 
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.engine.endings import Ending, Endings
-from bilevelbench.engine.record import Lane, PackResult, Progress, Record
+from bilevelbench.engine.record import Lane, PackResult, Progress, Record, failure_row
 from bilevelbench.engine.sanity import check_state, explain
 from bilevelbench.engine.setup import PreparedPack, SetupFailure, prepare
 from bilevelbench.errors import BooksDisagree, BudgetExhausted
 from bilevelbench.model.lanes import take
 from bilevelbench.model.rounding import one_thread
+from bilevelbench.plan.packs import halves
 from bilevelbench.plan.trial import Trial
 
 _DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
@@ -31,16 +32,19 @@ class PackFailed(Exception):
 def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
     """The rows of these trials, which can share a pack; whatever happens, each has one."""
     try:
-        pack = prepare(trials, registry)
-        return PackRun(trials, pack).run()
-    except (SetupFailure, PackFailed) as failure:
-        if len(trials) == 1:  # without an instance or without parameters: a row all the same
-            lane = Lane(trials[0], trials[0].algorithm.params)
-            return PackResult(runs=[lane.run_row("error", str(failure), steps=0)])
-    middle = len(trials) // 2
-    result = run_pack(trials[:middle], registry)
-    result.extend(run_pack(trials[middle:], registry))
-    return result
+        return PackRun(trials, prepare(trials, registry)).run()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # not only PackFailed: a method may call sys.exit, or be impossible to pack
+        if len(trials) == 1:
+            said = (
+                str(error) if isinstance(error, SetupFailure) else f"could not be run: {type(error).__name__}: {error}"
+            )
+            return failure_row(trials[0], said.rstrip(": "))
+        result = PackResult()
+        for half in halves(tuple(trials)):
+            result.extend(run_pack(half, registry))
+        return result
 
 
 class PackRun:

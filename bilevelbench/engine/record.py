@@ -293,3 +293,8 @@ class Record:
         own_x, own_y = algorithm.answer(state)
         there = torch.isfinite(own_x).all(-1, keepdim=True) & torch.isfinite(own_y).all(-1, keepdim=True)
         return keep(there, own_x, x), keep(there, own_y, y)
+
+
+def failure_row(trial: Trial, message: str) -> PackResult:
+    """The row of a trial that took no step."""
+    return PackResult(runs=[Lane(trial, trial.algorithm.params).run_row("error", message, steps=0)])

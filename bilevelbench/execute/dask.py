@@ -16,14 +16,23 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bilevelbench.discovery.registry import registry
+from bilevelbench.discovery.registry import Registry, registry
 from bilevelbench.errors import BilevelbenchError, InvalidInput
-from bilevelbench.execute.executor import Done, Pack, as_json, from_json, keep, refuse_objects
-from bilevelbench.execute.local import GRACE, Workers
+from bilevelbench.execute.executor import (
+    Done,
+    Execution,
+    Executor,
+    Pack,
+    as_json,
+    from_json,
+    refuse_objects,
+    store_result,
+)
+from bilevelbench.execute.local import LocalExecutor
 from bilevelbench.execute.retry import ATTEMPTS, RetryPolicy, lost
 from bilevelbench.processes import ignore_sigint_in_children
 from bilevelbench.results.packs import pack_paths, read_record, read_tables
@@ -44,42 +53,73 @@ _CONNECT = 8
 Answer = dict[str, list[Any]] | str
 
 
-@dataclass(frozen=True)
-class DaskExecutor:
+class DaskExecutor(Executor):
     """On the cluster of `scheduler`, an address; without one in `jobs` Dask workers on this machine, over loopback."""
 
-    jobs: int
-    scheduler: str | None = None
-    memory: float | None = None
-    grace: float = GRACE
+    def __init__(self, execution: Execution, plugins: Registry) -> None:
+        super().__init__(execution, plugins)
+        self._stack = ExitStack()
+        self._client: Client | None = None
+        self._crew = ""
 
-    def __str__(self) -> str:
-        if self.scheduler is not None:
-            return f"on the Dask cluster at {self.scheduler}"
-        return f"in {self.jobs} Dask worker{'' if self.jobs == 1 else 's'}"
+    @classmethod
+    def check(cls, execution: Execution) -> None:
+        if execution.timed:
+            raise InvalidInput("--timed runs one trial at a time on this machine; leave out --executor dask")
+        if execution.jobs is not None and execution.scheduler is not None:
+            raise InvalidInput(
+                f"--jobs {execution.jobs}: the cluster at {execution.scheduler} has workers of its own; leave out --jobs"
+            )
+        if execution.jobs == 0:
+            raise InvalidInput(
+                "--jobs 0 runs in this process; give --jobs 1 or more Dask workers, or leave out --executor"
+            )
+
+    def where(self, packs: int) -> str:
+        if self.execution.scheduler is not None:
+            return f"on the Dask cluster at {self.execution.scheduler}"
+        jobs = min(self.execution.workers, packs)
+        return f"in {jobs} Dask worker{'' if jobs == 1 else 's'}"
+
+    def close(self, at_once: bool) -> None:
+        self._stack.close()
+        self._client = None
 
     def __call__(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
         refuse_objects(packs)
         if not packs:
             return
-        with ExitStack() as stack:
-            if self.scheduler is None:
-                client = stack.enter_context(_local(min(self.jobs, len(packs))))
-            else:
-                client = stack.enter_context(_connected(self.scheduler))
-            crew = stack.enter_context(_crew(client, self.memory, self.grace))
-            yield from self._run(client, crew, packs, store)
+        try:
+            yield from self._run(self._started(len(packs)), packs, store)
+        except BaseException:  # also when the caller stops listening: nobody computes for nobody
+            self.close(at_once=True)
+            raise
 
-    def _run(self, client: Client, crew: str, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
+    def _started(self, packs: int) -> Client:
+        """The client of the cluster, which the first call starts or connects to."""
+        if self._client is None:
+            if self.execution.scheduler is None:
+                client = self._stack.enter_context(_local(min(self.execution.workers, packs)))
+            else:
+                client = self._stack.enter_context(_connected(self.execution.scheduler))
+            limits = Execution(jobs=1, memory=self.execution.memory, grace=self.execution.grace)
+            self._crew = self._stack.enter_context(_crew(client, limits))
+            self._client = client
+        wanted, cluster = min(self.execution.workers, packs), self._client.cluster  # None if it is not ours
+        if cluster is not None and wanted > len(cluster.plan):
+            cluster.scale(wanted)
+        return self._client
+
+    def _run(self, client: Client, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
         waiting: dict[str, Pack] = {}
         ready = as_completed(loop=client.loop)
-        casualties = RetryPolicy()
+        retry = RetryPolicy()
 
         def submit(pack: Pack) -> None:
             # A key of its own: under a common one, Dask would hand out the answer of an earlier attempt.
             key = f"bilevelbench-{secrets.token_hex(8)}"
             waiting[key] = pack
-            ready.add(client.submit(work_there, as_json(pack), crew, key=key))
+            ready.add(client.submit(work_there, as_json(pack), self._crew, key=key))
 
         for pack in packs:
             submit(pack)
@@ -87,28 +127,29 @@ class DaskExecutor:
             pack = waiting.pop(future.key)
             if future.cancelled():
                 raise BilevelbenchError(
-                    f"the Dask scheduler was lost while packs ran {self}; what was finished is stored, and the same command "
-                    "goes on from there when the scheduler is back"
+                    f"the Dask scheduler was lost while packs ran {self.where(len(packs))}; what was finished is stored, and "
+                    "the same command continues from there when the scheduler is back"
                 )
             error = future.exception()
             if error is None:
                 yield from _stored(future.result(), store)
             elif isinstance(error, KilledWorker):
-                again = casualties.again(pack, killed=True)  # Dask blames also what only waited at a worker that died
+                again = retry.again(pack, killed=True)  # Dask blames also what only waited at a worker that died
                 for part in again:
                     submit(part)
                 if not again:
-                    deaths = ATTEMPTS * (error.allowed_failures + 1)
-                    cause = (
-                        f"was lost with its Dask worker {deaths} times, the last time at {error.last_worker.address}"
-                    )
-                    yield keep(lost(pack[0], cause), pack, store, registry())
+                    yield store_result(lost(pack[0], _loss(error)), pack, store, self.plugins)
             else:
                 raise InvalidInput(
-                    f"the Dask workers cannot run a pack ({type(error).__name__}: {error}); install there what is installed "
-                    "here: bilevelbench, its plugins and Dask in the same versions"
+                    f"the Dask workers cannot run a pack ({type(error).__name__}: {error}); install the same versions of "
+                    "bilevelbench, its plugins and Dask there as here"
                 )
             future.release()
+
+
+def _loss(error: KilledWorker) -> str:
+    deaths = ATTEMPTS * (error.allowed_failures + 1)
+    return f"was lost with its Dask worker {deaths} times, the last time at {error.last_worker.address}"
 
 
 def _stored(answer: Answer, store: Store) -> Iterator[Done]:
@@ -126,9 +167,9 @@ def _stored(answer: Answer, store: Store) -> Iterator[Done]:
 @contextmanager
 def _local(jobs: int) -> Iterator[Client]:
     with tempfile.TemporaryDirectory(prefix="bilevelbench-dask-", ignore_cleanup_errors=True) as scratch:
-        # Children that are started later are deaf as well: by a thread that is started here. And a pack waits at the
-        # scheduler, not at a worker which may die.
-        # And nobody looks at the profiles that Dask would take of its workers, a hundred a second.
+        # Children that are started later ignore Ctrl-C as well, because a thread that is started here starts them. A
+        # pack waits at the scheduler and not at a worker, which may die. Nobody looks at the profiles that Dask would
+        # take of its workers a hundred times per second.
         quiet = {"distributed.scheduler.worker-saturation": 1.0, "distributed.worker.profile.enabled": False}
         with ignore_sigint_in_children(), dask.config.set(quiet):
             cluster = LocalCluster(
@@ -140,7 +181,7 @@ def _local(jobs: int) -> Iterator[Client]:
                 scheduler_kwargs={"dashboard": False},
                 memory_limit=0,  # it would be that of the Dask worker, and the packs are in another process
                 local_directory=scratch,
-                silence_logs=logging.CRITICAL,  # of deaths we tell ourselves
+                silence_logs=logging.CRITICAL,  # we report deaths ourselves
             )
             client = Client(cluster)
         with cluster, client:
@@ -149,7 +190,7 @@ def _local(jobs: int) -> Iterator[Client]:
 
 @contextmanager
 def _connected(address: str) -> Iterator[Client]:
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # of a lost connection we tell ourselves
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we report a lost connection ourselves
     try:
         asyncio.run(asyncio.wait_for(_greet(address), _CONNECT))
         client = Client(address, timeout=_CONNECT, set_as_default=False)
@@ -172,10 +213,10 @@ async def _greet(address: str) -> None:
 
 
 @contextmanager
-def _crew(client: Client, memory: float | None, grace: float) -> Iterator[str]:
+def _crew(client: Client, limits: Execution) -> Iterator[str]:
     """The name of a `Crew` on each Dask worker, also on those that come later; at the end its processes go."""
     name = f"bilevelbench-{secrets.token_hex(8)}"  # two runs may share a cluster
-    client.register_plugin(Crew(memory, grace), name=name)
+    client.register_plugin(Crew(limits), name=name)
     try:
         yield name
     finally:
@@ -186,25 +227,25 @@ def _crew(client: Client, memory: float | None, grace: float) -> Iterator[str]:
 class Crew(WorkerPlugin):
     """The worker processes of a Dask worker: one for each of its threads, started when needed and kept for the next pack."""
 
-    def __init__(self, memory: float | None, grace: float) -> None:
-        self.memory, self.grace = memory, grace
+    def __init__(self, limits: Execution) -> None:
+        self.limits = limits
 
     def setup(self, worker: Worker) -> None:
         process = multiprocessing.current_process()
         if process.daemon:  # as Dask's nannies start their workers; only others may have processes of their own
             process.daemon = False
         self.own = threading.local()
-        self.all: list[Workers] = []
+        self.all: list[LocalExecutor] = []
 
     def teardown(self, worker: Worker) -> None:
-        for workers in self.all:
-            workers.end(at_once=True)
+        for executor in self.all:
+            executor.close(at_once=True)
 
     def run(self, pack: Pack, store: Store) -> list[Done]:
-        if not hasattr(self.own, "workers"):
-            self.own.workers = Workers(1, self.memory, self.grace)
-            self.all.append(self.own.workers)
-        return list(self.own.workers([pack], store))
+        if not hasattr(self.own, "executor"):
+            self.own.executor = LocalExecutor(self.limits, registry())
+            self.all.append(self.own.executor)
+        return list(self.own.executor([pack], store))
 
 
 def work_there(dumps: list[dict[str, Any]], crew: str) -> Answer:

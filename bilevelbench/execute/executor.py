@@ -1,21 +1,35 @@
-"""What an executor is, and what becomes of a pack that has been run."""
+"""What an executor is, what it is told, and what becomes of a pack that has been run.
+
+An executor is one file with one class: a subclass of `Executor`, which a plugin names through the hook
+`bilevelbench_executors`. `local.py` is the one to read first.
+"""
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import math
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Self
 
+from bilevelbench.discovery.entry import reason_of
 from bilevelbench.discovery.registry import Registry
+from bilevelbench.engine.loop import run_pack
 from bilevelbench.engine.record import PackResult
-from bilevelbench.errors import InvalidInput
+from bilevelbench.errors import BilevelbenchError, InvalidInput
 from bilevelbench.execute.environment import environment, plugin_commit
+from bilevelbench.plan.packs import plan
 from bilevelbench.plan.trial import Trial
 from bilevelbench.results.schema import curve_of, runs_of
 from bilevelbench.results.store import Store
 
 Pack = tuple[Trial, ...]
+
+#: Seconds that a worker has for evaluations, on top of what its trial may take, before it is killed.
+GRACE = 60.0
 
 
 @dataclass(frozen=True)
@@ -30,10 +44,88 @@ class Done:
 Progress = Callable[[Done], None]
 
 
-class Executor(Protocol):
-    """Runs packs and yields each when it is in the store; as text, it says where."""
+@dataclass(frozen=True)
+class Execution:
+    """Where packs run and within which limits. `None` leaves the choice to the executor.
 
-    def __call__(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]: ...
+    `jobs` workers, 0 for this process; `memory` in GiB for each worker; `timed` runs one trial at a time, for time axes;
+    a worker that hangs is killed `grace` seconds after twice its trial's seconds; `scheduler` is the address of a cluster.
+    """
+
+    executor: str = "local"
+    jobs: int | None = None
+    memory: float | None = None
+    timed: bool = False
+    grace: float = GRACE
+    scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        """Mistakes that can be seen without knowing the executor; `Executor.check` sees the others."""
+        if self.jobs is not None and self.jobs < 0:
+            raise InvalidInput(f"--jobs {self.jobs}: give a number of workers, or 0 to run in this process")
+        if self.memory is not None and not (math.isfinite(self.memory) and self.memory > 0):
+            raise InvalidInput(f"--memory {self.memory:g}: a limit is a number of GiB above 0")
+        if not self.grace >= 0:
+            raise InvalidInput(f"grace = {self.grace:g}: give a number of seconds, 0 or more")
+        if self.scheduler is not None and not self.scheduler.strip():
+            raise InvalidInput("--scheduler is empty; give an address such as tcp://192.0.2.1:8786, or leave it out")
+
+    @property
+    def workers(self) -> int:
+        """How many workers are asked for; by default one for each core that this process may use."""
+        return _cores() if self.jobs is None else self.jobs
+
+    def open(self, plugins: Registry) -> Executor:
+        """The executor of that name, once it has accepted the options. It starts nothing before its first pack."""
+        entry = plugins.executor(self.executor)
+        module, _, name = entry.value.partition(":")
+        try:
+            cls = getattr(importlib.import_module(module), name)
+        except BilevelbenchError:
+            raise
+        except Exception as error:
+            raise InvalidInput(
+                f"executor {self.executor!r} of plugin {entry.plugin!r} cannot be loaded from {entry.value}: {reason_of(error)}"
+            ) from error
+        if not (inspect.isclass(cls) and issubclass(cls, Executor)) or inspect.isabstract(cls):
+            lacking = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+            wanted = f"lacks {lacking}" if lacking else "is not a subclass of bilevelbench.Executor"
+            raise InvalidInput(f"executor {self.executor!r} of plugin {entry.plugin!r}: {entry.value} {wanted}")
+        cls.check(self)
+        return cls(self, plugins)
+
+
+class Executor(ABC):
+    """Runs packs and yields each when it is in the store. As a context it keeps its workers from one call to the next."""
+
+    def __init__(self, execution: Execution, plugins: Registry) -> None:
+        self.execution, self.plugins = execution, plugins
+
+    @classmethod
+    @abstractmethod
+    def check(cls, execution: Execution) -> None:
+        """Raise InvalidInput, with the way out, for an option that does not apply here."""
+
+    @abstractmethod
+    def where(self, packs: int) -> str:
+        """Where so many packs run, in words that go on a sentence: `in 2 worker processes`."""
+
+    @abstractmethod
+    def __call__(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
+        """Run packs in any order. Nobody may be left at work when the caller stops listening."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(at_once=kind is not None)
+
+    def close(self, at_once: bool) -> None:  # noqa: B027 (an executor without workers has nothing to end)
+        """End the workers, `at_once` without waiting for what they do; a later call starts new ones."""
+
+
+def packs_of(trials: Sequence[Trial], execution: Execution, plugins: Registry) -> list[Pack]:
+    return [(trial,) for trial in trials] if execution.timed else plan(trials, plugins)
 
 
 def refuse_objects(packs: Sequence[Pack]) -> None:
@@ -53,7 +145,12 @@ def from_json(dumps: Sequence[dict[str, Any]]) -> Pack:
     return tuple(Trial.model_validate(dump) for dump in dumps)
 
 
-def keep(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Done:
+def run_and_store(pack: Pack, store: Store, plugins: Registry) -> Done:
+    """Run one pack in this process and put it into the store."""
+    return store_result(run_pack(pack, plugins), pack, store, plugins)
+
+
+def store_result(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Done:
     """Put a pack's rows into the store."""
     runs, curve = runs_of(result.runs), curve_of(result.curve.columns)
     record = {
@@ -84,3 +181,10 @@ def _commit(cls: type) -> str | None:
         return plugin_commit(inspect.getfile(cls))
     except (OSError, TypeError):  # a class that was typed in, not read from a file
         return None
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1

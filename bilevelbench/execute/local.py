@@ -2,8 +2,8 @@
 
 A worker writes its own packs into the store, so nothing that is finished depends on this process. A worker that dies or
 hangs takes only its own pack down; that pack is split and run again, down to single trials, so that the culprit alone
-gets the status. A trial whose worker was killed is tried again before it is blamed: the hand that killed it may have
-been anyone's.
+gets the status. A trial whose worker was killed is tried again before it is blamed: the signal may have
+come from outside.
 """
 
 from __future__ import annotations
@@ -16,118 +16,130 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from typing import Any
 
 from bilevelbench.discovery.registry import Registry, registry
-from bilevelbench.engine.loop import run_pack
-from bilevelbench.engine.record import PackResult
 from bilevelbench.errors import BilevelbenchError, InvalidInput
-from bilevelbench.execute.executor import Done, Pack, as_json, from_json, keep, refuse_objects
-from bilevelbench.execute.retry import RetryPolicy, failure_row, killed_externally, lost
+from bilevelbench.execute.executor import (
+    Done,
+    Execution,
+    Executor,
+    Pack,
+    as_json,
+    from_json,
+    refuse_objects,
+    run_and_store,
+    store_result,
+)
+from bilevelbench.execute.retry import RetryPolicy, killed_externally, lost
 from bilevelbench.processes import cause_of_death, ignore_sigint_in_children
 from bilevelbench.results.store import Store
 
-#: A worker is killed when its pack takes longer than this many times its seconds, plus a minute for evaluations.
-_PATIENCE, GRACE = 2.0, 60.0
-#: So often in a row may all workers die before any has begun a pack.
+#: A worker is killed when its pack takes longer than this many times its seconds, plus a time for evaluations.
+_PATIENCE = 2.0
+#: How many times in a row all workers may die before any has begun a pack.
 _FALSE_STARTS = 3
 
 
-def run_here(packs: Sequence[Pack], store: Store, plugins: Registry) -> Iterator[Done]:
-    """One pack after the other in this process."""
-    for pack in packs:
-        yield keep(_run(pack, plugins), pack, store, plugins)
+class LocalExecutor(Executor):
+    """Worker processes that stay from one call to the next, or this process; the first pack starts them."""
 
+    def __init__(self, execution: Execution, plugins: Registry) -> None:
+        super().__init__(execution, plugins)
+        self.jobs = 1 if execution.timed else execution.workers
+        self._pool: Any = None
+        self._size = 0
 
-def run_in_workers(
-    packs: Sequence[Pack], store: Store, jobs: int, memory: float | None = None, grace: float = GRACE
-) -> Iterator[Done]:
-    """Packs in `jobs` worker processes; `memory` is a limit in GiB for each."""
-    if packs:
-        with Workers(jobs, memory, grace) as workers:
-            yield from workers(packs, store)
+    @classmethod
+    def check(cls, execution: Execution) -> None:
+        if execution.scheduler is not None:
+            raise InvalidInput(
+                f"--scheduler {execution.scheduler} only applies to Dask; add --executor dask, or leave out --scheduler"
+            )
+        if execution.memory is not None and execution.jobs == 0 and not execution.timed:
+            raise InvalidInput("--memory limits worker processes, and --jobs 0 has none; give --jobs 1 or more")
 
+    def where(self, packs: int) -> str:
+        jobs = min(self.jobs, packs)
+        return f"in {jobs} worker process{'' if jobs == 1 else 'es'}" if self.jobs else "in this process"
 
-@contextmanager
-def lasting_workers(jobs: int | None) -> Iterator[Workers | None]:
-    """For several runs one after the other, so that a worker keeps what it has imported and built; None: in this process."""
-    jobs = default_jobs() if jobs is None else jobs
-    if not jobs:
-        yield None
-        return
-    with Workers(jobs) as workers:
-        yield workers
-
-
-class Workers:
-    """Worker processes that stay from one run to the next; the first one starts them."""
-
-    def __init__(self, jobs: int, memory: float | None = None, grace: float = GRACE) -> None:
-        self.jobs, self.memory, self.grace = jobs, memory, grace
-        self._pool = _pool(jobs, memory)
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.end(at_once=kind is not None)
-
-    def end(self, at_once: bool) -> None:
+    def close(self, at_once: bool) -> None:
+        if self._pool is None:
+            return
         if at_once:
             self._pool.stop()
         else:
             self._pool.close()
         self._pool.join()
-
-    def __str__(self) -> str:
-        return in_processes(self.jobs)
+        self._pool, self._size = None, 0
 
     def __call__(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
+        if not self.jobs:
+            for pack in packs:
+                yield run_and_store(pack, store, self.plugins)
+            return
+        refuse_objects(packs)
+        if packs:
+            self._start(min(self.jobs, len(packs)))
+            yield from self._in_workers(packs, store)
+
+    def _in_workers(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
         """Each pack when it is stored; a sentence from a worker is an InvalidInput."""
         from pebble import ProcessExpired  # (starts no threads unless needed)
 
-        refuse_objects(packs)
         waiting = {self._submit(pack, store): pack for pack in packs}
-        casualties, false_starts = RetryPolicy(), 0
-        while waiting:
-            ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in ready:
-                pack = waiting.pop(future)
-                try:
-                    outcome = future.result()
-                except (ProcessExpired, CancelledError) as error:
-                    false_starts = 0
-                    code = getattr(error, "exitcode", None)
-                    again = casualties.again(pack, killed=killed_externally(code))
-                    waiting |= {self._submit(part, store): part for part in again}
-                    if not again:
-                        yield keep(lost(pack[0], cause_of_death(code), code), pack, store, registry())
-                except BrokenProcessPool:  # no worker lived long enough to take a pack: all of them wait for a new pool
-                    false_starts += 1
-                    if false_starts == _FALSE_STARTS:
-                        raise InvalidInput(_no_workers(self.memory)) from None
-                    left = [pack, *waiting.values()]
-                    self.end(at_once=True)
-                    self._pool = _pool(self.jobs, self.memory)
-                    waiting = {self._submit(again, store): again for again in left}
-                    break
-                else:
-                    false_starts = 0
-                    if isinstance(outcome, str):
-                        raise InvalidInput(outcome)
-                    yield outcome
+        retry, false_starts = RetryPolicy(), 0
+        try:
+            while waiting:
+                ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in ready:
+                    pack = waiting.pop(future)
+                    try:
+                        outcome = future.result()
+                    except (ProcessExpired, CancelledError) as error:
+                        false_starts = 0
+                        code = getattr(error, "exitcode", None)
+                        again = retry.again(pack, killed=killed_externally(code))
+                        waiting |= {self._submit(part, store): part for part in again}
+                        if not again:
+                            yield store_result(lost(pack[0], cause_of_death(code), code), pack, store, self.plugins)
+                    except BrokenProcessPool:  # no worker lived long enough to take a pack: all wait for a new pool
+                        false_starts += 1
+                        waiting = self._start_again([pack, *waiting.values()], store, false_starts)
+                        break
+                    else:
+                        false_starts = 0
+                        if isinstance(outcome, str):
+                            raise InvalidInput(outcome)
+                        yield outcome
+        except BaseException:  # also when the caller stops listening: nobody computes for nobody
+            self.close(at_once=True)
+            raise
 
     def _submit(self, pack: Pack, store: Store) -> Any:
+        limit = _limit(pack, self.execution.grace)
         with ignore_sigint_in_children():
-            return self._pool.schedule(_work, args=(as_json(pack), str(store.folder), _limit(pack, self.grace)))
+            return self._pool.schedule(_work, args=(as_json(pack), str(store.folder), limit))
+
+    def _start(self, size: int) -> None:
+        if size > self._size:  # workers that are fewer than the packs want are replaced
+            self.close(at_once=False)
+            self._pool, self._size = _new_pool(size, self.execution.memory), size
+
+    def _start_again(self, packs: Sequence[Pack], store: Store, false_starts: int) -> dict[Any, Pack]:
+        if false_starts == _FALSE_STARTS:
+            raise InvalidInput(_no_workers(self.execution.memory)) from None
+        size = self._size
+        self.close(at_once=True)
+        self._start(size)
+        return {self._submit(pack, store): pack for pack in packs}
 
 
-def _pool(jobs: int, memory: float | None) -> Any:
+def _new_pool(size: int, memory: float | None) -> Any:
     from pebble import ProcessPool
 
     context = multiprocessing.get_context("spawn")
-    return ProcessPool(max_workers=jobs, initializer=start_worker, initargs=(memory,), context=context)
+    return ProcessPool(max_workers=size, initializer=start_worker, initargs=(memory,), context=context)
 
 
 def start_worker(memory: float | None) -> None:
@@ -169,7 +181,7 @@ def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) 
                     f"{named.name} has version {entry.version} in its worker and {version} in the plan: it was changed "
                     "while it was being run, or is another one there; run the same command again with one version"
                 )
-        return keep(_run(pack, plugins), pack, Store(folder), plugins)
+        return run_and_store(pack, Store(folder), plugins)
     except BilevelbenchError as error:
         return str(error)
     except Exception as error:
@@ -177,20 +189,6 @@ def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) 
     finally:
         if limit is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _run(pack: Pack, plugins: Registry) -> PackResult:
-    """`run_pack`, with a row also for what no runner can catch: a method that calls sys.exit, or cannot be packed."""
-    try:
-        return run_pack(pack, plugins)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        if len(pack) == 1:
-            return failure_row(pack[0], "error", f"could not be run: {type(error).__name__}: {error}".rstrip(": "))
-        result = _run(pack[: len(pack) // 2], plugins)
-        result.extend(_run(pack[len(pack) // 2 :], plugins))
-        return result
 
 
 def _limit(pack: Pack, grace: float) -> float | None:
@@ -202,15 +200,3 @@ def _limit(pack: Pack, grace: float) -> float | None:
 def _no_workers(memory: float | None) -> str:
     way_out = f"give more than --memory {memory:g}, or " if memory is not None else ""
     return f"worker processes die before they can take a trial; {way_out}run in one process with --jobs 0 to see why"
-
-
-def in_processes(jobs: int) -> str:
-    """Where packs run, in words."""
-    return f"in {jobs} worker process{'' if jobs == 1 else 'es'}" if jobs else "in this process"
-
-
-def default_jobs() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 from collections import Counter
 
-from bilevelbench.engine.record import Lane, PackResult
+from bilevelbench.engine.record import PackResult, failure_row
 from bilevelbench.execute.executor import Pack
+from bilevelbench.plan.packs import halves
 from bilevelbench.plan.trial import Trial
 
-#: So often is a single trial tried whose worker is killed.
+#: How many times a single trial is tried whose worker is killed.
 ATTEMPTS = 3
 
 
@@ -22,7 +23,7 @@ class RetryPolicy:
     def again(self, pack: Pack, killed: bool) -> list[Pack]:
         """What to run once more; nothing if the pack's one trial is the culprit. `killed`: perhaps by someone else."""
         if len(pack) > 1:
-            return [pack[: len(pack) // 2], pack[len(pack) // 2 :]]
+            return list(halves(pack))
         self._deaths[pack[0].id] += 1
         return [pack] if killed and self._deaths[pack[0].id] < ATTEMPTS else []
 
@@ -31,17 +32,11 @@ def lost(trial: Trial, cause: str, code: int | None = None) -> PackResult:
     """The row of a trial whose worker process did not come back."""
     if code == -signal.SIGALRM:
         limit = f"{trial.budget.seconds:g} seconds of steps" if trial.budget.seconds else "its time"
-        return failure_row(
-            trial, "error", f"hung: gave no answer long after {limit} were over; its worker process was killed"
-        )
+        return failure_row(trial, f"hung: gave no answer long after {limit} were over; its worker process was killed")
     times = f" (in each of {ATTEMPTS} attempts)" if killed_externally(code) else ""
-    return failure_row(trial, "error", f"its worker process {cause}{times}")
+    return failure_row(trial, f"its worker process {cause}{times}")
 
 
 def killed_externally(code: int | None) -> bool:
     """A signal may come from anywhere; an exit code and the time limit are the trial's own."""
     return code is not None and code < 0 and code != -signal.SIGALRM
-
-
-def failure_row(trial: Trial, status: str, message: str) -> PackResult:
-    return PackResult(runs=[Lane(trial, trial.algorithm.params).run_row(status, message, steps=0)])

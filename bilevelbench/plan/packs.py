@@ -48,3 +48,9 @@ def pack_key(trial: Trial, registry: Registry) -> str:
         trial.dtype, trial.schedule.model_dump(),
     ]  # fmt: skip
     return json.dumps(parts, sort_keys=True, default=repr)
+
+
+def halves(pack: tuple[Trial, ...]) -> tuple[tuple[Trial, ...], tuple[Trial, ...]]:
+    """A pack that failed is cut in two and run again, down to single trials, until it is known whose fault it was."""
+    middle = len(pack) // 2
+    return pack[:middle], pack[middle:]

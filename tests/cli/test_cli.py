@@ -579,7 +579,8 @@ def test_list():
     assert "quadratic" not in cli("list", "suites")[1]
     rows = json.loads(cli("list", "algorithms", "--json")[1])
     assert {"name", "family", "oracle", "what", "plugin"} <= set(rows[0])
-    assert set(json.loads(cli("list", "--json")[1])) == {"algorithms", "problems", "suites"}
+    assert set(json.loads(cli("list", "--json")[1])) == {"algorithms", "problems", "suites", "executors"}
+    assert [row["name"] for row in json.loads(cli("list", "executors", "--json")[1])] == ["dask", "local"]
     assert "unknown kind 'algorithm'; did you mean 'algorithms'?" in refused("list", "algorithm")
 
 

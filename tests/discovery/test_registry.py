@@ -81,7 +81,7 @@ WORDS = {
     "no_class": "42 is no subclass of Algorithm",
     "no_step": "class Half has no `init` and no `step`",
     "no_name": "class Anon has no `name`",
-    "bad_name": "'two words' is no good name",
+    "bad_name": "'two words' is not a valid name",
     "hook_raises": "its hook for algorithms failed: ZeroDivisionError",
     "hook_exits": "its hook for algorithms failed: SystemExit",
     "nothing": "offers nothing; does it define a @hookimpl function?",
@@ -244,7 +244,7 @@ def test_a_loose_file(file):
         ("x = 1", "should hold one Algorithm class; it holds none"),
         (good("A", "a") + good("B", "b"), r"it holds A, B; name one as .*mine.py:CLASS"),
         ("from bilevelbench import Algorithm\nclass Half(Algorithm):\n    name = 'half'", "class Half has no `init`"),
-        (good("Blank", "a b"), "'a b' is no good name"),
+        (good("Blank", "a b"), "'a b' is not a valid name"),
     ],
 )
 def test_loose_files_that_cannot_be_used(file, text, words):

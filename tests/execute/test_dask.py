@@ -20,13 +20,11 @@ from helpers import trial as named_trial
 from test_kill import COMMAND, PACKS, TRIALS, here, start, stop, stored, wait_for, workers
 from test_local import METHOD, rows, trial
 
-from bilevelbench.api import run_trials
 from bilevelbench.cli import app, console
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import BilevelbenchError, InvalidInput
-from bilevelbench.execute.dask import DaskExecutor
-from bilevelbench.execute.local import run_here
-from bilevelbench.plan.packs import plan
+from bilevelbench.execute.executor import Execution
+from bilevelbench.execute.run import run_trials
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
@@ -39,6 +37,11 @@ def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("method") / "dangerous.py"
     path.write_text(METHOD)
     return str(path)
+
+
+def on_dask(packs, store, **options):
+    with Execution("dask", **options).open(registry()) as executor:
+        return list(executor(packs, store))
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +57,8 @@ def outcome(trials, tmp_path_factory):
     """All of them on two Dask workers, of which one death condemns; (results, what was reported)."""
     store, reported = Store(tmp_path_factory.mktemp("dask")), []
     with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
-        executor = DaskExecutor(jobs=2, memory=1.0, grace=3.0)
-        results = run_trials(trials, store, registry(), progress=reported.append, executor=executor)
+        execution = Execution("dask", jobs=2, memory=1.0, grace=3.0)
+        results = run_trials(trials, store, registry(), execution, reported.append)
     return results, reported
 
 
@@ -86,9 +89,9 @@ def test_the_culprit_alone_gets_the_status(outcome, trials, mode, status, words)
 
 def test_the_numbers_are_those_of_the_local_executor(outcome, trials, tmp_path):
     harmless = [t for t in trials if t.algorithm.params["eta"] < 0.5]
-    store = Store(tmp_path)
-    assert sum(done.trials for done in run_here(plan(harmless, registry()), store, registry())) == len(harmless)
-    assert_same(of(outcome[0], harmless), of(store.publish(), harmless))
+    local = run_trials(harmless, Store(tmp_path), registry(), Execution(jobs=0))
+    assert len(local.runs) == len(harmless)
+    assert_same(of(outcome[0], harmless), of(local, harmless))
 
 
 # ---------------------------------------------------------------------------------------------------- the command line
@@ -198,7 +201,7 @@ def test_a_scheduler_that_dies_is_a_sentence(tmp_path):
     with cluster(tmp_path, "--no-nanny") as (address, scheduler, _):
         store = Store(tmp_path / "out")
         slow = [(named_trial("f2ba", "quadratic", steps=400, seed=seed),) for seed in range(40)]
-        running = DaskExecutor(jobs=1, scheduler=address)(slow, store)
+        running = Execution("dask", scheduler=address).open(registry())(slow, store)
         assert next(running).trials == 1
         os.kill(scheduler.pid, signal.SIGKILL)
         with pytest.raises(BilevelbenchError, match=r"the Dask scheduler was lost .* what was finished is stored"):
@@ -222,7 +225,7 @@ def exits(capsys, monkeypatch, *arguments):
     ("options", "words"),
     [
         (["--executor", "dusk"], "unknown executor 'dusk'; did you mean 'dask'?"),
-        (["--scheduler", "tcp://here:1"], "--scheduler tcp://here:1 is of Dask; add --executor dask"),
+        (["--scheduler", "tcp://here:1"], "--scheduler tcp://here:1 only applies to Dask; add --executor dask"),
         ([*DASK, "--timed"], "leave out --executor dask"),
         ([*DASK, "--jobs", "0"], "give --jobs 1 or more Dask workers"),
         ([*DASK, "--jobs", "2", "--scheduler", "tcp://here:1"], "has workers of its own; leave out --jobs"),
@@ -248,7 +251,7 @@ def test_nobody_at_that_address(capsys, monkeypatch, tmp_path, listens):
 
 def test_without_the_extra(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    monkeypatch.delitem(sys.modules, "bilevelbench.execute.dask")
+    monkeypatch.delitem(sys.modules, "bilevelbench.execute.dask", raising=False)
     error = exits(capsys, monkeypatch, *DASK, "-o", str(tmp_path))
     assert 'pip install "bilevelbench[dask]"' in error
     assert len(error.strip().splitlines()) == 1
@@ -257,16 +260,16 @@ def test_without_the_extra(capsys, monkeypatch, tmp_path):
 def test_another_version_there_is_a_sentence(file, tmp_path):
     edited = trial(file).model_copy(update={"plugin_version": "another"})
     with pytest.raises(InvalidInput, match=r"Dask worker tcp://.*: dangerous has version .* and another in the plan"):
-        list(DaskExecutor(jobs=1)([(edited,)], Store(tmp_path)))
+        on_dask([(edited,)], Store(tmp_path), jobs=1)
     assert Store(tmp_path).done() == set()
 
 
 def test_nothing_to_do_starts_no_cluster(tmp_path, monkeypatch):
     monkeypatch.setattr("bilevelbench.execute.dask.LocalCluster", lambda **_: pytest.fail("a cluster was started"))
-    assert list(DaskExecutor(jobs=2)([], Store(tmp_path))) == []
+    assert on_dask([], Store(tmp_path), jobs=2) == []
 
 
 def test_objects_of_this_session_cannot_be_sent(file, tmp_path):
     mine = trial(file).model_copy(update={"plugin": "this session"})
     with pytest.raises(InvalidInput, match="an object of this session cannot be sent to a worker"):
-        list(DaskExecutor(jobs=1)([(mine,)], Store(tmp_path)))
+        on_dask([(mine,)], Store(tmp_path), jobs=1)

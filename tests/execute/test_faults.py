@@ -17,8 +17,9 @@ from helpers import assert_same
 from test_kill import COMMAND, PACKS, TRIALS, here, start, stop, stored, wait_for, workers
 from test_local import METHOD, trial
 
-from bilevelbench.api import run_trials
 from bilevelbench.discovery.registry import registry
+from bilevelbench.execute.executor import Execution
+from bilevelbench.execute.run import run_trials
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
@@ -100,7 +101,7 @@ def test_a_trial_whose_worker_is_killed_by_somebody_else_is_not_blamed(tmp_path)
     )
     (tmp_path / "method.py").write_text(once)
     victim = trial(str(tmp_path / "method.py"), eta=1.0, mode="kill")
-    results = run_trials([victim], Store(tmp_path / "out"), registry(), jobs=1)
+    results = run_trials([victim], Store(tmp_path / "out"), registry(), Execution(jobs=1))
     assert (tmp_path / "deaths").read_text() == "xx" + "x" * victim.budget.steps
     assert results.runs["status"].tolist() == ["budget"]
 
@@ -226,7 +227,7 @@ def test_a_method_that_never_gives_the_interpreter_back(tmp_path, monkeypatch):
     jumping_clock(tmp_path, monkeypatch)
     file = str(tmp_path / "method.py")
     trials = [trial(file, eta, "hang", seconds=0.2) for eta in (0.1, 1.0, 0.2)]
-    results = run_trials(trials, Store(tmp_path / "out"), registry(), jobs=2, grace=3.0)
+    results = run_trials(trials, Store(tmp_path / "out"), registry(), Execution(jobs=2, grace=3.0))
     status = results.runs.set_index("trial_id")["status"]
     assert [status[t.id] for t in trials] == ["budget", "error", "budget"]
 
@@ -237,7 +238,7 @@ def test_memory_that_grows_ends_one_trial(tmp_path):
     (tmp_path / "method.py").write_text(leak)
     file = str(tmp_path / "method.py")
     trials = [trial(file, eta, "eat") for eta in (0.1, 0.2, 0.3, 1.0)]
-    results = run_trials(trials, Store(tmp_path / "out"), registry(), jobs=1, memory=1.0)
+    results = run_trials(trials, Store(tmp_path / "out"), registry(), Execution(jobs=1, memory=1.0))
     rows = results.runs.set_index("trial_id")
     assert [rows.loc[t.id, "status"] for t in trials] == ["budget", "budget", "budget", "error"]
     assert "Memory" in rows.loc[trials[-1].id, "message"]

@@ -140,7 +140,7 @@ def test_ctrl_c(tmp_path, undisturbed):
     wait_for(tmp_path, process, 1)
     _, err = stop(process, signal.SIGINT)
     assert process.returncode == 130, err
-    assert err.strip() == "interrupted; what was finished is stored, and the same command goes on from there"
+    assert err.strip() == "interrupted; what was finished is stored, and the same command continues from there"
     before = stored(tmp_path)
     assert before
     assert len(pd.read_parquet(tmp_path / "runs.parquet")) == 2 * len(before)  # the tables are there as well
@@ -158,7 +158,7 @@ def test_ctrl_c_while_workers_are_starting(tmp_path):
     _, err = stop(process, signal.SIGINT)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert err.strip() == "interrupted; what was finished is stored, and the same command goes on from there"
+    assert err.strip() == "interrupted; what was finished is stored, and the same command continues from there"
 
 
 @pytest.mark.slow

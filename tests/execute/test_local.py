@@ -13,9 +13,8 @@ from helpers import trial as named_trial
 from bilevelbench import processes
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import InvalidInput
-from bilevelbench.execute import local
-from bilevelbench.execute.executor import Done
-from bilevelbench.execute.local import lasting_workers, run_here, run_in_workers
+from bilevelbench.execute import executor, local
+from bilevelbench.execute.executor import Done, Execution
 from bilevelbench.plan.packs import plan
 from bilevelbench.plan.trial import Budget, Spec
 from bilevelbench.plan.trials import make_trial
@@ -91,8 +90,17 @@ def outcome(trials, tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("workers"))
     packs = plan(trials, registry())
     assert [len(pack) for pack in packs] == [len(ETAS[mode]) for mode in MODES]
-    reported = list(run_in_workers(packs, store, jobs=2, memory=1.0, grace=3.0))
+    reported = run_in_workers(packs, store, jobs=2, memory=1.0, grace=3.0)
     return store.publish(), reported
+
+
+def here():
+    return Execution(jobs=0).open(registry())
+
+
+def run_in_workers(packs, store, **options):
+    with Execution(**options).open(registry()) as workers:
+        return list(workers(packs, store))
 
 
 def rows(results, trials, mode):
@@ -134,14 +142,14 @@ def test_the_culprit_alone_gets_the_status(outcome, trials, mode, status, words)
 def test_workers_and_this_process_give_the_same_numbers(outcome, trials, tmp_path):
     harmless = [t for t in trials if t.algorithm.params["eta"] < 0.5]
     store = Store(tmp_path)
-    for done in run_here(plan(harmless, registry()), store, registry()):
+    for done in here()(plan(harmless, registry()), store):
         assert isinstance(done, Done)
-    here, there = store.publish(), outcome[0]
+    ours, there = store.publish(), outcome[0]
     unlike = ["seconds", "peak_memory", "pack_lanes"]  # a pack that lost a lane is narrower
-    runs = there.runs[there.runs["trial_id"].isin(here.runs["trial_id"])].reset_index(drop=True)
-    pd.testing.assert_frame_equal(runs.drop(columns=unlike), here.runs.drop(columns=unlike), check_exact=True)
-    curve = there.curve[there.curve["trial_id"].isin(here.runs["trial_id"])].reset_index(drop=True)
-    pd.testing.assert_frame_equal(curve.drop(columns="seconds"), here.curve.drop(columns="seconds"), check_exact=True)
+    runs = there.runs[there.runs["trial_id"].isin(ours.runs["trial_id"])].reset_index(drop=True)
+    pd.testing.assert_frame_equal(runs.drop(columns=unlike), ours.runs.drop(columns=unlike), check_exact=True)
+    curve = there.curve[there.curve["trial_id"].isin(ours.runs["trial_id"])].reset_index(drop=True)
+    pd.testing.assert_frame_equal(curve.drop(columns="seconds"), ours.curve.drop(columns="seconds"), check_exact=True)
 
 
 def test_a_pack_is_stored_with_its_trials_and_its_circumstances(outcome, trials):
@@ -155,8 +163,8 @@ def test_a_pack_is_stored_with_its_trials_and_its_circumstances(outcome, trials)
 
 def test_lasting_workers_are_the_same_processes_in_every_run(tmp_path):
     store, seen = Store(tmp_path), []
-    with lasting_workers(1) as workers:
-        assert str(workers) == "in 1 worker process"
+    with Execution(jobs=1).open(registry()) as workers:
+        assert workers.where(5) == "in 1 worker process"
         for seed in range(2):
             assert [
                 done.trials for done in workers([(named_trial("f2ba", "quadratic", steps=2, seed=seed),)], store)
@@ -166,25 +174,23 @@ def test_lasting_workers_are_the_same_processes_in_every_run(tmp_path):
     assert seen[0] == seen[1] != set()
     assert len(store.done()) == 2
     assert not seen[0] & {p.pid for p in psutil.Process().children()}
-    with lasting_workers(0) as workers:
-        assert workers is None
 
 
 def test_nothing_to_do_starts_no_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "_pool", lambda *_: pytest.fail("a pool was made"))
-    assert list(run_in_workers([], Store(tmp_path), jobs=2)) == []
+    monkeypatch.setattr(local, "_new_pool", lambda *_: pytest.fail("a pool was made"))
+    assert run_in_workers([], Store(tmp_path), jobs=2) == []
 
 
 def test_workers_that_cannot_start_are_a_sentence(file, tmp_path, monkeypatch):
     monkeypatch.setattr(local, "start_worker", os._exit)  # with `memory` for its exit code
     with pytest.raises(InvalidInput, match=r"die before they can take a trial; give more than --memory 9"):
-        list(run_in_workers([(trial(file),)], Store(tmp_path), jobs=1, memory=9))
+        run_in_workers([(trial(file),)], Store(tmp_path), jobs=1, memory=9)
     assert Store(tmp_path).done() == set()
 
 
 def test_leaving_early_stops_the_workers(file, tmp_path):
     packs = [(trial(file, eta=eta),) for eta in (0.1, 0.2)] + [(trial(file, 1.0, "hang"),)]
-    running = run_in_workers(packs, Store(tmp_path), jobs=1)
+    running = Execution(jobs=1).open(registry())(packs, Store(tmp_path))
     assert next(running).trials == 1
     running.close()  # as Ctrl-C does; would wait for ever if the hung one were waited for
     assert len(Store(tmp_path).done()) in (1, 2)
@@ -195,7 +201,7 @@ def test_leaving_early_stops_the_workers(file, tmp_path):
 
 def test_what_no_runner_catches_is_a_row_here_too(file, tmp_path):
     pack = tuple(trial(file, eta, "sys.exit") for eta in (0.1, 0.2, 1.0))
-    (done,) = run_here([pack], Store(tmp_path), registry())
+    (done,) = here()([pack], Store(tmp_path))
     assert done.statuses == ("budget", "budget", "error")
     assert done.best["quadratic"][1] > 0
 
@@ -204,10 +210,10 @@ def test_ctrl_c_is_not_a_row(file, tmp_path, monkeypatch):
     def press(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(local, "run_pack", press)
+    monkeypatch.setattr(executor, "run_pack", press)
     store = Store(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        list(run_here([(trial(file),)], store, registry()))
+        list(here()([(trial(file),)], store))
     assert store.done() == set()
 
 
@@ -227,14 +233,14 @@ def test_a_worker_answers_mistakes_with_sentences(file, tmp_path):
 def test_objects_of_this_session_cannot_be_sent(file, tmp_path):
     mine = trial(file).model_copy(update={"plugin": "this session"})
     with pytest.raises(InvalidInput, match="an object of this session cannot be sent to a worker"):
-        list(run_in_workers([(mine,)], Store(tmp_path), jobs=1))
+        run_in_workers([(mine,)], Store(tmp_path), jobs=1)
 
 
 def test_how_a_process_ended_in_words():
     assert "exit code 3" in processes.cause_of_death(3)
     assert "SIGSEGV" in processes.cause_of_death(-signal.SIGSEGV)
     assert "signal 99" in processes.cause_of_death(-99)
-    assert "nobody knows why" in processes.cause_of_death(None)
+    assert "for an unknown reason" in processes.cause_of_death(None)
 
 
 def test_the_time_limit_of_a_pack(file):

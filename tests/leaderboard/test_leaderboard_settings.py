@@ -12,12 +12,12 @@ from helpers import Reader
 from leaderboard_data import make_results
 
 from bilevelbench.discovery.registry import registry
-from bilevelbench.execute.local import run_here
+from bilevelbench.execute.executor import Execution
+from bilevelbench.execute.run import run_trials
 from bilevelbench.leaderboard.build import build, write_site
 from bilevelbench.leaderboard.collect import Material
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words, of_setting, settings, standing_words
 from bilevelbench.model.algorithm import Distributed
-from bilevelbench.plan.packs import plan
 from bilevelbench.plan.suite import Suite
 from bilevelbench.plan.trial import Budget
 from bilevelbench.report.analysis.ranking import board, costs
@@ -184,8 +184,7 @@ def boards(tmp_path_factory):
         suite = Suite.load(path)
         quick = tuple(entry.model_copy(update={"budget": None}) for entry in suite.problem if "clean" not in entry.name)
         tiny = suite.model_copy(update={"problem": quick, "budget": Budget(cost=700), "data_seeds": 1, "seeds": 1})
-        for _ in run_here(plan(tiny.trials(registry()), registry()), Store(folder / name), registry()):
-            pass
+        run_trials(tiny.trials(registry()), Store(folder / name), registry(), Execution(jobs=0))
     build([*(folder / name for name in SUITES), LEADERBOARD / "results" / "official" / "facts"], folder / "site")
     return folder
 

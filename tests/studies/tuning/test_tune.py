@@ -16,10 +16,11 @@ from helpers import plugins
 from torch import Tensor
 
 from bilevelbench import Algorithm
-from bilevelbench.api import run_trials
 from bilevelbench.cli.app import main
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import InvalidInput
+from bilevelbench.execute.executor import Execution
+from bilevelbench.execute.run import run_trials
 from bilevelbench.leaderboard.collect import load
 from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite
 from bilevelbench.plan.trial import Budget, Schedule
@@ -35,6 +36,7 @@ from bilevelbench.results.tables import load_results
 from bilevelbench.studies.tuning.record import best_suite, suite_toml, tuning_record, write_tuning
 from bilevelbench.studies.tuning.study import run_tuning
 
+HERE = Execution(jobs=0)
 SMALL = ["-p", "quadratic[dim_x=5,data_seed=0,1]", "--budget", "300", "--jobs", "0"]
 
 
@@ -65,7 +67,7 @@ def plan(*methods: str | AlgorithmEntry, problem: str = "quadratic", schedule: S
 
 def tuned(suite: Suite, folder: Path, among=None):
     among = among or registry()
-    jobs, results = run_tuning(suite, among, lambda trials: run_trials(trials, Store(folder), among))
+    jobs, results = run_tuning(suite, among, lambda trials: run_trials(trials, Store(folder), among, HERE))
     return {job.method.label: job for job in jobs}, results
 
 
@@ -299,9 +301,9 @@ def test_an_interrupted_search_goes_on_to_the_same_choice(tmp_path):
         nonlocal rounds
         rounds += 1
         if rounds == 2:
-            run_trials(trials[:3], Store(tmp_path), registry())
+            run_trials(trials[:3], Store(tmp_path), registry(), HERE)
             raise KeyboardInterrupt
-        return run_trials(trials, Store(tmp_path), registry())
+        return run_trials(trials, Store(tmp_path), registry(), HERE)
 
     with pytest.raises(KeyboardInterrupt):
         run_tuning(suite, registry(), stopped)
