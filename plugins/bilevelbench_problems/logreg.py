@@ -58,7 +58,8 @@ class _LogReg(Problem):
         p, scores, reg = train.p, link.scores, self.reg_scale
 
         def shape(y: Tensor) -> Tensor:
-            return y.unflatten(-1, (scores, p))
+            Y: Tensor = y.unflatten(-1, (scores, p))
+            return Y
 
         def weights(x: Tensor, rows: Rows | None) -> Tensor:
             """reg_scale exp(x), times the sum of the rows' weights, which is one except for blocks of unequal size."""
