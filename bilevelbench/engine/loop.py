@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.oracle.draws import Draws
 from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.plan.trial import Trial
+from bilevelbench.processes import peak_memory
 
 _DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
 
@@ -361,7 +361,7 @@ class PackRun:
             "steps": self.step,
             "seconds": self.seconds,
             "pack_lanes": self.width / max(self.step, 1) if self.step else float(len(self.lanes)),
-            "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_memory": peak_memory(),
             "certificate": self.evaluator.certificate,
         }
         ends: list[dict[str, Any]] = [{} for _ in which]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 
 from bilevelbench.engine.record import Lane, PackResult
 from bilevelbench.execute.executor import Pack
 from bilevelbench.plan.trial import Trial
+from bilevelbench.processes import TIME_OVER
 
 #: So often is a single trial tried whose worker is killed.
 ATTEMPTS = 3
@@ -29,7 +29,7 @@ class RetryPolicy:
 
 def lost(trial: Trial, cause: str, code: int | None = None) -> PackResult:
     """The row of a trial whose worker process did not come back."""
-    if code == -signal.SIGALRM:
+    if code == TIME_OVER:
         limit = f"{trial.budget.seconds:g} seconds of steps" if trial.budget.seconds else "its time"
         return failure_row(
             trial, "error", f"hung: gave no answer long after {limit} were over; its worker process was killed"
@@ -40,7 +40,7 @@ def lost(trial: Trial, cause: str, code: int | None = None) -> PackResult:
 
 def killed_externally(code: int | None) -> bool:
     """A signal may come from anywhere; an exit code and the time limit are the trial's own."""
-    return code is not None and code < 0 and code != -signal.SIGALRM
+    return code is not None and code < 0 and code != TIME_OVER
 
 
 def failure_row(trial: Trial, status: str, message: str) -> PackResult:
