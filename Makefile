@@ -11,7 +11,7 @@ EXECUTION ?=
 # Results of others, as they sent them in.
 SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
 
-.PHONY: run test install bench lint leaderboard page soak clean
+.PHONY: run test test-quick soak coverage install bench lint leaderboard page clean
 
 run: install
 	$(BIN)/bilevelbench run --all
@@ -19,9 +19,21 @@ run: install
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not long"
 
+# What a change is tried with while it is being written.
+test-quick: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow and not long"
+
 # What takes many minutes: hundreds of killed processes, every method on a cluster.
 soak: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
+
+# Lines and branches that the tests pass through, in worker processes too; `make coverage TESTS=tests/plan` for some of them.
+TESTS ?= tests
+coverage: $(VENV)/.test
+	mkdir -p build/coverage && $(BIN)/python -m coverage erase
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n auto -m "not long" $(TESTS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 install: $(VENV)/.install
 
@@ -44,6 +56,7 @@ page: install
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -1,11 +1,17 @@
-"""Processes that are started, and how they ended."""
+"""Processes that are started, what they may use, and how they ended: all that differs between operating systems."""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+
+#: The exit code of a process that `end_after` ended: that of the alarm, or where there is none (Windows) that of timeout(1).
+TIME_OVER: int = -signal.SIGALRM if hasattr(signal, "SIGALRM") else 124
 
 
 @contextmanager
@@ -33,3 +39,46 @@ def cause_of_death(code: int | None) -> str:
         name = str(-code)
     hint = ", most often because memory ran out" if name == "SIGKILL" else ""
     return f"was killed by signal {name} in the middle of the trial{hint}"
+
+
+def peak_memory() -> int:
+    """The most memory that this process has had so far, in bytes."""
+    if sys.platform == "win32":
+        import psutil  # elsewhere it does not know the peak
+
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def limit_memory(gib: float) -> None:
+    """From here on this process gets no more than this, or than it was limited to before. Windows has no such limit."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = int(gib * 2**30)
+    limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def end_after(seconds: float) -> Callable[[], None]:
+    """This process ends with `TIME_OVER` after so many seconds, unless the function that is returned is called before.
+
+    The kernel's timer ends also what never gives the interpreter back, and no change of the clock moves it. Windows has
+    none: a thread does it there, as soon as it gets the interpreter.
+    """
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return _disarm
+    timer = threading.Timer(seconds, os._exit, [TIME_OVER])
+    timer.daemon = True
+    timer.start()
+    return timer.cancel
+
+
+def _disarm() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from bilevelbench.model.lanes import keep, norm, take
 from bilevelbench.model.noise import Exact
 from bilevelbench.oracle.draws import Draws
 from bilevelbench.plan.trial import Trial
+from bilevelbench.processes import peak_memory
 from bilevelbench.results.reached import certified, not_above
 from bilevelbench.results.status import Status
 
@@ -246,7 +246,7 @@ class Record:
             "steps": progress.step,
             "seconds": progress.seconds,
             "pack_lanes": progress.width / progress.step if progress.step else float(len(self.lanes)),
-            "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_memory": peak_memory(),
             "certificate": self._evaluator.certificate,
         }
         for end, (i, (status, message)) in zip(ends, endings.items(), strict=True):

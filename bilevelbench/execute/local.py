@@ -32,7 +32,7 @@ from bilevelbench.execute.executor import (
     store_result,
 )
 from bilevelbench.execute.retry import RetryPolicy, killed_externally, lost
-from bilevelbench.processes import cause_of_death, ignore_sigint_in_children
+from bilevelbench.processes import cause_of_death, end_after, ignore_sigint_in_children, limit_memory
 from bilevelbench.results.store import Store
 
 #: A worker is killed when its pack takes longer than this many times its seconds, plus a time for evaluations.
@@ -144,16 +144,12 @@ def _new_pool(size: int, memory: float | None) -> Any:
 
 def start_worker(memory: float | None) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the time limit of a pack, which ends this process
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the time limit of a pack, which ends this process
     registry()  # now, and not within the time limit of the first pack
     gc.freeze()  # what is imported stays: the collector need not look through it again and again
     if memory is not None:
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = int(memory * 2**30)
-        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        limit_memory(memory)
 
 
 def _end_with_parent() -> None:
@@ -166,10 +162,8 @@ def _end_with_parent() -> None:
 
 def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) -> Done | str:
     """A sentence instead of an exception: not every exception survives the way to another process."""
+    in_time = None if limit is None else end_after(limit)
     try:
-        if limit is not None:
-            # The kernel's timer: it ends also what never gives the interpreter back, and no change of the clock moves it.
-            signal.setitimer(signal.ITIMER_REAL, limit)
         pack = from_json(dumps)
         plugins = registry()
         for named, entry, version in (
@@ -187,8 +181,8 @@ def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) 
     except Exception as error:
         return f"a worker process failed outside of any trial: {type(error).__name__}: {error}"
     finally:
-        if limit is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        if in_time is not None:
+            in_time()
 
 
 def _limit(pack: Pack, grace: float) -> float | None:

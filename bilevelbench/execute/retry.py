@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 
 from bilevelbench.engine.record import PackResult, failure_row
 from bilevelbench.execute.executor import Pack
 from bilevelbench.plan.packs import halves
 from bilevelbench.plan.trial import Trial
+from bilevelbench.processes import TIME_OVER
 
 #: How many times a single trial is tried whose worker is killed.
 ATTEMPTS = 3
@@ -30,7 +30,7 @@ class RetryPolicy:
 
 def lost(trial: Trial, cause: str, code: int | None = None) -> PackResult:
     """The row of a trial whose worker process did not come back."""
-    if code == -signal.SIGALRM:
+    if code == TIME_OVER:
         limit = f"{trial.budget.seconds:g} seconds of steps" if trial.budget.seconds else "its time"
         return failure_row(trial, f"hung: gave no answer long after {limit} were over; its worker process was killed")
     times = f" (in each of {ATTEMPTS} attempts)" if killed_externally(code) else ""
@@ -39,4 +39,4 @@ def lost(trial: Trial, cause: str, code: int | None = None) -> PackResult:
 
 def killed_externally(code: int | None) -> bool:
     """A signal may come from anywhere; an exit code and the time limit are the trial's own."""
-    return code is not None and code < 0 and code != -signal.SIGALRM
+    return code is not None and code < 0 and code != TIME_OVER

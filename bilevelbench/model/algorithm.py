@@ -142,7 +142,7 @@ class Distributed(Algorithm):
     """
 
     lanes = False
-    claims = ()
+    claims: ClassVar[tuple[Claim, ...]] = ()
 
     agents: PositiveInt | None = None
     """agents, a process each; default: as many as the problem has"""

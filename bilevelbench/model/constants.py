@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import torch
 from torch import Tensor
@@ -29,15 +29,15 @@ class Constant:
         return max(self.value) if isinstance(self.value, tuple) else self.value
 
 
-def exact(value: float) -> Constant:
+def exact(value: SupportsFloat) -> Constant:
     return Constant(float(value), "exact")
 
 
-def bound(value: float) -> Constant:
+def bound(value: SupportsFloat) -> Constant:
     return Constant(float(value), "bound")
 
 
-def estimated(value: float) -> Constant:
+def estimated(value: SupportsFloat) -> Constant:
     return Constant(float(value), "estimated")
 
 

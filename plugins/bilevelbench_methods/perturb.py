@@ -55,7 +55,7 @@ class Kicks:
         nowhere = torch.full_like(x0, torch.nan), torch.full_like(y0, torch.nan)
         return cls(zero, zero - torch.inf, zero, *nowhere)
 
-    def due(self, d: Tensor, eps: Tensor, T_p: Tensor) -> Tensor:
+    def due(self, d: Tensor, eps: float | Tensor, T_p: int | Tensor) -> Tensor:
         """(L, 1): a small gradient, and the last kick has had its T_p steps."""
         return (norm(d) <= 0.8 * eps) & (self.t - self.last > T_p)
 

@@ -114,7 +114,7 @@ class Restarted(Algorithm):
     def response(self, oracle: Oracle) -> float | Tensor:
         """c: how much a squared move of w adds to delta."""
 
-    def start(self, x0: Tensor, lower: tuple[Tensor, Tensor], delta: Tensor | None) -> State:
+    def start(self, x0: Tensor, lower: tuple[Tensor, Tensor], delta: float | Tensor | None) -> State:
         zero = torch.zeros_like(x0[..., :1])
         average = Average(torch.zeros_like(x0), zero + torch.inf, torch.full_like(x0, torch.nan))
         return State(

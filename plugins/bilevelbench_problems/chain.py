@@ -158,7 +158,8 @@ def psi_third(t: Tensor) -> Tensor:
 
 
 def phi(t: Tensor) -> Tensor:
-    return _PHI_TOP * torch.special.ndtr(t)
+    out: Tensor = _PHI_TOP * torch.special.ndtr(t)
+    return out
 
 
 def phi_slope(t: Tensor) -> Tensor:

@@ -34,7 +34,8 @@ def noise_model(sigma_f: float, sigma_g: float, sigma_h: float) -> Exact | Addit
 def random_orthogonal(d: int, rng: Generator) -> Tensor:
     """Uniform on the orthogonal group, (d, d) in float64."""
     Q, R = torch.linalg.qr(torch.randn(d, d, generator=rng, dtype=torch.float64))
-    return Q * R.diagonal().sign()
+    out: Tensor = Q * R.diagonal().sign()
+    return out
 
 
 def spread(value: Tensor, *arguments: Tensor) -> Tensor:

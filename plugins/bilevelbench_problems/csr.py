@@ -49,7 +49,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _Product.apply(grad, ctx.columns, ctx.rows), None, None
+        return _Product.apply(grad, ctx.columns, ctx.rows), None, None  # type: ignore[no-untyped-call]
 
 
 class CSR:
@@ -59,7 +59,7 @@ class CSR:
         self._rows, self._columns = _Rows.of(matrix, dtype), _Rows.of(matrix.T.tocsr(), dtype)
 
     def __matmul__(self, Y: Tensor) -> Tensor:
-        return _Product.apply(Y, self._rows, self._columns)  # type: ignore[no-any-return]
+        return _Product.apply(Y, self._rows, self._columns)  # type: ignore[no-any-return, no-untyped-call]
 
     @property
     def T(self) -> CSR:

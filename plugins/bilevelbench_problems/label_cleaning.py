@@ -98,7 +98,8 @@ class LabelCleaningDigits(Problem):
 
 
 def _matrix(y: Tensor) -> Tensor:
-    return y.unflatten(-1, (_CLASSES, -1))
+    Y: Tensor = y.unflatten(-1, (_CLASSES, -1))
+    return Y
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ class _Weighted:
             return function(self._batch(x, rows), *vectors)
         flat = (v.expand(*axes, -1).reshape(-1, v.shape[-1]).split(size) for v in (x, *vectors))
         answers = [function(self._batch(at, None), *rest) for at, *rest in zip(*flat, strict=True)]
-        return torch.cat(answers).unflatten(0, axes)
+        out: Tensor = torch.cat(answers).unflatten(0, axes)
+        return out
 
 
 @dataclass(frozen=True)

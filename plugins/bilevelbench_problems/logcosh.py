@@ -183,4 +183,5 @@ class _Data:
         turn = self.N + M
         inner = (M * ROBUST.curvature(y - self.t).unsqueeze(-2)) @ M.mT
         outer = (turn * (self.c * LOG_COSH.third(w) * v).unsqueeze(-2)) @ turn.mT
-        return self.reg * torch.eye(len(self.B), dtype=torch.float64) + inner - outer
+        hess: Tensor = self.reg * torch.eye(len(self.B), dtype=torch.float64) + inner - outer
+        return hess

@@ -55,7 +55,8 @@ class _LogReg(Problem):
         train, val, test = (Loss(link, A, b, torch.get_default_dtype()) for A, b in split)
 
         def shape(y: Tensor) -> Tensor:
-            return y.unflatten(-1, (link.scores, train.p))
+            Y: Tensor = y.unflatten(-1, (link.scores, train.p))
+            return Y
 
         def g(x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
             return train.value(shape(y), rows) + 0.5 * R.coupled(x, shape(y), shape(y), rows).sum(-1, keepdim=True)

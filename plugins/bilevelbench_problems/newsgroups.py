@@ -96,7 +96,8 @@ class _Newsgroups(Problem):
         y0, constants = _start(self)
 
         def shape(y: Tensor) -> Tensor:
-            return y.unflatten(-1, (p, classes))
+            Y: Tensor = y.unflatten(-1, (p, classes))
+            return Y
 
         def coupled(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
             return reg * x.exp() * (shape(y) * shape(v)).sum(-1)
@@ -268,7 +269,8 @@ class _LastOne:
     """A function that remembers its last answer: products with one Hessian come one after the other, at the same y."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        self.function, self.kept = function, None
+        self.function = function
+        self.kept: tuple[weakref.ref[Tensor], int, Tensor] | None = None
 
     def __call__(self, y: Tensor) -> Tensor:
         if y.requires_grad:

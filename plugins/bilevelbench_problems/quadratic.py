@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -74,9 +73,10 @@ class Matrices:
 
     @property
     def x_min(self) -> Tensor:
-        return torch.linalg.solve(self.hess, self.M @ self.c)
+        x: Tensor = torch.linalg.solve(self.hess, self.M @ self.c)
+        return x
 
-    def functions(self) -> dict[str, Callable[..., Tensor]]:
+    def functions(self) -> dict[str, Any]:
         """f, g and all derivatives, in torch's default dtype."""
         A, B, c = (t.to(torch.get_default_dtype()) for t in (self.A, self.B, self.c))
         Bt, reg, offset = B.T.contiguous(), self.reg, self.offset

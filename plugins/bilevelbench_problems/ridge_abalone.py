@@ -157,6 +157,7 @@ def _constants(train: _Loss, val: _Loss) -> dict[str, Constant]:
     x0 = torch.zeros(1, 1, dtype=torch.float64)
     y = exactly.y_star(x0)
     spectrum = torch.linalg.eigvalsh(train.G)
+    assert exactly.hess_phi is not None  # a closed form has all derivatives
     region = torch.linspace(-6, 2, 801, dtype=torch.float64).unsqueeze(-1)
     # At x0, where exp(x) = 1: the Hessian of g, and its derivatives in x and in y along y.
     I = torch.eye(8, dtype=torch.float64)  # noqa: E741

@@ -107,7 +107,7 @@ def _power_tail_slope(u: Tensor, q: float) -> Tensor:
 def power_tail(q: float) -> Scalar:
     """p' = -(1+u²)^(-q/2), p(0) = 0: decreasing from `tail_drop(q)` to minus that."""
     return Scalar(
-        value=lambda u: _PowerTailValue.apply(u, q),
+        value=lambda u: _PowerTailValue.apply(u, q),  # type: ignore[no-untyped-call]
         slope=lambda u: _power_tail_slope(u, q),
         curvature=lambda u: q * u * one_plus_square(u, -q / 2 - 1),
         third=lambda u: q * (1 - (q + 1) * u * u) * one_plus_square(u, -q / 2 - 2),

@@ -125,7 +125,8 @@ class _Mixture:
         self.A, self.T = A.to(dtype), self.link.targets(b).to(dtype)
 
     def matrix(self, y: Tensor) -> Tensor:
-        return y.unflatten(-1, (self.link.scores, -1))
+        Y: Tensor = y.unflatten(-1, (self.link.scores, -1))
+        return Y
 
     def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
         return dot(torch.softmax(x, -1), self._means(y, rows)) + 0.5 * self._decay(rows) * dot(y, y)

@@ -35,19 +35,22 @@ class SparseLoss:
         return ((self.A @ Y).argmax(-1) == self.labels).to(Y.dtype).mean(-1, keepdim=True)
 
     def gradient(self, Y: Tensor) -> Tensor:
-        return self.A.T @ ((self.probabilities(Y) - self.T) / self.n)
+        out: Tensor = self.A.T @ ((self.probabilities(Y) - self.T) / self.n)
+        return out
 
     def probabilities(self, Y: Tensor) -> Tensor:
         return torch.softmax(self.A @ Y, -1)
 
     def bend(self, P: Tensor, V: Tensor) -> Tensor:
         """The Hessian times V, where the classes have these probabilities."""
-        return self.A.T @ (_bend(P, self.A @ V) / self.n)
+        out: Tensor = self.A.T @ (_bend(P, self.A @ V) / self.n)
+        return out
 
     def turn(self, P: Tensor, V: Tensor, W: Tensor) -> Tensor:
         """The derivative of that product along W."""
         U, dP = self.A @ V, _bend(P, self.A @ W)
-        return self.A.T @ ((dP * (U - _dot(P, U)) - P * _dot(dP, U)) / self.n)
+        out: Tensor = self.A.T @ ((dP * (U - _dot(P, U)) - P * _dot(dP, U)) / self.n)
+        return out
 
 
 def _dot(P: Tensor, U: Tensor) -> Tensor:
@@ -83,7 +86,8 @@ def measured_constants(
 def _top(A: csr_matrix) -> float:
     """The largest eigenvalue of the mean of a aᵀ; features are not negative, so the mean post is no bad start."""
     (sigma,) = svds(A, k=1, return_singular_vectors=False, v0=np.ones(min(A.shape)))
-    return float(sigma) ** 2 / A.shape[0] * (1 + 1e-9)
+    top: float = float(sigma) ** 2 / A.shape[0] * (1 + 1e-9)
+    return top
 
 
 def _longest(A: csr_matrix) -> float:

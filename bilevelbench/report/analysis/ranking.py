@@ -183,9 +183,7 @@ def median(values: npt.ArrayLike) -> F64:
 def ranks(values: npt.ArrayLike) -> F64:
     """1, 2, ... along the last axis from the smallest, ties averaged; infinities tie."""
     v = np.asarray(values, dtype=float)
-    below = (v[..., None, :] < v[..., :, None]).sum(-1)
-    equal = (v[..., None, :] == v[..., :, None]).sum(-1)
-    out: F64 = below + (equal + 1) / 2
+    out: F64 = pd.DataFrame(np.atleast_2d(v)).rank(axis=1).to_numpy().reshape(v.shape)
     return out
 
 

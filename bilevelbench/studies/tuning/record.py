@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite
 from bilevelbench.report.analysis.tuning import TUNING
@@ -119,26 +120,14 @@ def write_tuning(folder: Path, record: dict[str, Any], best: Suite) -> None:
 
 def suite_toml(suite: Suite) -> str:
     """A suite as a file that reads as the same suite."""
-    given = suite.model_dump(mode="json", exclude_defaults=True)
-    tables = {name: given.pop(name) for name in ("algorithm", "problem") if isinstance(given.get(name), list)}
-    lines = [f"{name} = {_toml(value)}" for name, value in given.items()]
-    for name, rows in tables.items():
-        for row in rows:
-            lines += ["", f"[[{name}]]", *(f"{key} = {_toml(value)}" for key, value in row.items())]
-    return "\n".join(lines) + "\n"
+    return tomli_w.dumps(_set(suite.model_dump(mode="json", exclude_defaults=True)))
 
 
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in _set(value)) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _set(table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _set(value: Any) -> Any:
     """TOML has no null: what is None is left out."""
-    return ((key, value) for key, value in table.items() if value is not None)
+    if isinstance(value, dict):
+        return {key: _set(one) for key, one in value.items() if one is not None}
+    return [_set(one) for one in value] if isinstance(value, list) else value
 
 
 def _finite(score: float) -> float | None:

@@ -12,7 +12,7 @@ y and v are warm-started. Ji, Yang, Liang, "Bilevel optimization: convergence an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -35,7 +35,7 @@ class AID(Algorithm):
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     tuned = {"eta_x": "upper_step", "a": "lower_step"}
-    claims = (
+    claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=1, setting="deterministic", oracle="HVP", eps_exp=2, kappa_exp=4,
             reference="Ji, Yang, Liang 2021",  # kappa: the text after Theorem 1

@@ -66,17 +66,18 @@ class BSA(Approximation):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x, log_k = s.x, math.log1p(s.k)
-        eta, b = self.eta_x * torch.exp(-self.eta_power * log_k), self.b * torch.exp(-self.b_power * log_k)
+        eta = self.eta_x * torch.exp(torch.as_tensor(-self.eta_power * log_k))
+        b = self.b * torch.exp(torch.as_tensor(-self.b_power * log_k))
         y = s.y if self.warm_start else s.y0
         for t, on in enumerate(oracle.repeat(self._steps(s.k))):
-            b_t = torch.minimum(b, self.c / (t + 2))
+            b_t = torch.minimum(b, torch.as_tensor(self.c / (t + 2)))
             y = keep(on, y - b_t * oracle.grad_g_y(x, y, oracle.sample_g(self.batch)), y)
         f_x, f_y = oracle.grad_f(x, y, oracle.sample_f(self.batch))
         v = neumann_random(oracle, x, y, f_y, self.Q, self.eta_v, self.batch)
         d = f_x - oracle.jvp_g_xy(x, y, v, oracle.sample_g(self.batch))
         return State(x=x - eta * d, y=y, y0=s.y0, k=s.k + 1)
 
-    def _steps(self, k: int) -> Tensor:
+    def _steps(self, k: int) -> int | Tensor:
         return self.n0 * (math.isqrt(k) + 1) if self.grow else self.n0  # ceil(sqrt(k+1)) is isqrt(k) + 1
 
     @classmethod

@@ -102,10 +102,10 @@ class PAID(Perturbed):
 
     def _lower_steps(self, delta: Tensor, oracle: Oracle) -> Tensor:
         if self.zeta_y is None:
-            return self.D
+            return torch.as_tensor(self.D)
         ratio = oracle.constant("L_gy") / oracle.constant("mu")
         wanted = torch.ceil(ratio * torch.log(delta / self.zeta_y))
-        return torch.maximum(wanted, self.D.to(wanted.dtype))
+        return torch.maximum(wanted, torch.as_tensor(self.D, dtype=wanted.dtype))
 
     def _moved(self, delta: Tensor, move: Tensor, oracle: Oracle) -> Tensor:
         if self.zeta_y is None:

@@ -17,7 +17,7 @@ from |d - grad phi| <= C |y - y*| + L_g |v - v_exact(y)| and Nesterov's |y_n - y
 from __future__ import annotations
 
 import math
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -34,7 +34,7 @@ class PRAHGD(Restarted):
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy", "mu", "L_g", "L_gy", "L_f", "rho_g", "C_f"})
     tuned = {"eta_x": "upper_step", "a": "lower_step"}
-    claims = (
+    claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=3, setting="deterministic", oracle="HVP", eps_exp=1.75, tilde=True, log_power=7, kappa_exp=3.25,
             kappa_source="other paper", log_source="derived",  # chi^6 steps of log lower-level steps
@@ -57,7 +57,8 @@ class PRAHGD(Restarted):
         return self.fill(constants, eta_x=lambda c: 1 / (4 * c.L_phi), a=lambda c: 1 / c.L_gy, beta=momentum)
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
-        y, delta = lower_agd(oracle, x0, y0, self.n0, self.a, self.beta), self.delta0
+        y = lower_agd(oracle, x0, y0, self.n0, self.a, self.beta)
+        delta: float | Tensor | None = self.delta0
         if self.zeta is not None and delta is None:
             g_y, mu = oracle.grad_g_y(x0, y), oracle.constant("mu")
             delta = dot(g_y, g_y) / (mu * mu)

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Self
 
+import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -98,7 +99,7 @@ class StocBiO(Algorithm):
 
     def _sizes(self) -> Iterator[Tensor]:
         """n_1, n_2, ..."""
-        exact, shrink = self.batch_h.double(), self.shrink.double()
+        exact, shrink = (torch.as_tensor(n, dtype=torch.float64) for n in (self.batch_h, self.shrink))
         while True:
             yield (exact - 1e-9).ceil().clamp(min=1).long()  # rounding up is no reason for one datum more
             exact = exact * shrink

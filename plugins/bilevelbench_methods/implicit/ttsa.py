@@ -56,7 +56,8 @@ class TTSA(Approximation):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x, log_k = s.x, math.log1p(s.k)
-        eta, b = self.eta_x * torch.exp(-self.eta_power * log_k), self.b * torch.exp(-self.b_power * log_k)
+        eta = self.eta_x * torch.exp(torch.as_tensor(-self.eta_power * log_k))
+        b = self.b * torch.exp(torch.as_tensor(-self.b_power * log_k))
         y = s.y - b * oracle.grad_g_y(x, s.y, oracle.sample_g(self.batch))
         f_x, f_y = oracle.grad_f(x, y, oracle.sample_f(self.batch))
         v = neumann_random(oracle, x, y, f_y, self.Q, self.eta_v, self.batch)

@@ -17,7 +17,7 @@ delta is a squared distance, so its root belongs into the logarithm, and twice t
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
@@ -34,7 +34,7 @@ class AccF2BA(Restarted):
     family = "penalty"
     uses = USES | {"mu", "L_g", "L_gy", "C_f"}
     tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
-    claims = (
+    claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=3, setting="deterministic", oracle="gradient", eps_exp=1.75, tilde=True, log_power=7, kappa_exp=3.75,
             log_source="derived",  # chi^6 steps of log lower-level steps
@@ -60,7 +60,7 @@ class AccF2BA(Restarted):
         )
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
-        delta = self.delta0
+        delta: float | Tensor | None = self.delta0
         if self.zeta is not None and delta is None:
             g_y, mu = oracle.mean(oracle.grad_g_y(x0, y0)), oracle.constant("mu")
             away = oracle.constant("C_f") / (self.lam * mu)  # |y_lam* - y*| is at most this

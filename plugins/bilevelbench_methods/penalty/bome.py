@@ -12,7 +12,7 @@ Liu, Ye, Wright, Stone, Liu, "BOME! Bilevel optimization made easy", NeurIPS 202
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -35,7 +35,7 @@ class BOME(Algorithm):
     family = "penalty"
     uses = frozenset({"grad_f", "grad_g", "grad_g_x", "grad_g_y", "value_g"})
     tuned = {"xi_x": "upper_step", "a": "lower_step"}
-    claims = (
+    claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=6, tilde=True, log_power=1,
             log_source="other paper",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -42,7 +42,7 @@ class F2BA(Algorithm):
     uses = USES
     tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
     reports = "own"
-    claims = (
+    claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=2, tilde=True, log_power=1, kappa_exp=4,
             extra="ell", reference="Chen, Ma, Zhang 2025, Theorem 1",

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -59,7 +59,7 @@ class F2BSA(Algorithm):
     uses = USES | _NEEDED
     tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
     reports = "random"
-    claims = (
+    claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=2, setting="partial", oracle="gradient", eps_exp=4, tilde=True, log_power=1, kappa_exp=6,
             extra="ell", reference="Chen, Ma, Zhang 2025, theorem of Algorithm 2",
@@ -112,7 +112,7 @@ class F2BSA(Algorithm):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x = s.x
-        K = self.K if s.delta is None else self._lower_steps(s.delta, oracle)
+        K = torch.as_tensor(self.K) if s.delta is None else self._lower_steps(s.delta, oracle)
         y, z, *_ = pen_pair(oracle, x, s.y, s.z, K, self.lam, self.a_y, self.a_z, self.B_in, self.coupled_lower)
         d = penalty_gradient(oracle, x, y, z, self.lam, self.B_out, self.coupled_batches)
         x_new = x - self.eta_x * d

@@ -15,7 +15,7 @@ mini-batches of size `batch`; without it every gradient is exact.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -41,7 +41,7 @@ class F2SA(Algorithm):
     family = "penalty"
     uses = USES
     tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
-    claims = (
+    claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=3, tilde=True, log_power=1,
             footnote="the original also assumes a Lipschitz Hessian of f and bounded f_x, g_x; unnecessary for a fixed lam",
@@ -83,7 +83,7 @@ class F2SA(Algorithm):
         return State(x=x0, y=y0, z=y0, k=0)
 
     def step(self, s: State, oracle: Oracle) -> State:
-        log_t = torch.log1p(s.k / self.k0)
+        log_t = torch.log1p(torch.as_tensor(s.k / self.k0))
         lam = self.lam * torch.exp(self.lam_power * log_t)
         decay = torch.exp(-self.step_power * log_t)
         a_y, a_z = self.a_y * decay, self.a_z * decay

@@ -122,15 +122,15 @@ class F3BSA(Algorithm):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x = s.x
-        M, N, S = (self.M, self.N, self.S) if s.delta is None else self._counts(s.delta, oracle)
+        M, N, S = map(torch.as_tensor, (self.M, self.N, self.S)) if s.delta is None else self._counts(s.delta, oracle)
         number = torch.arange(int(M.max())).reshape(-1, 1, 1)
         J = geometric(oracle.uniform(len(number), 1))
         depth = torch.where(number < M, torch.where(J <= S, J, 0), -1)  # (M, L, 1); -1: no such run in this lane
         runs = Runs(
             oracle, x, self.lam, N,
             start=torch.stack([s.y, s.z])[:, None],
-            alpha=torch.stack([self.alpha_y, self.alpha_z])[:, None],
-            beta=torch.stack([self.beta_y, self.beta_z])[:, None],
+            alpha=torch.stack([torch.as_tensor(a) for a in (self.alpha_y, self.alpha_z)])[:, None],
+            beta=torch.stack([torch.as_tensor(b) for b in (self.beta_y, self.beta_z)])[:, None],
         )  # fmt: skip
         total, (y, z) = (nested if self.nested else independent)(runs, depth)
         x_new = x - self.eta_x * (total / M)
@@ -141,7 +141,7 @@ class F3BSA(Algorithm):
     def _counts(self, delta: Tensor, oracle: Oracle) -> tuple[Tensor, Tensor, Tensor]:
         ell, kappa, sigma_f, sigma_g = (oracle.constant(name) for name in ("ell", "kappa", "sigma_f", "sigma_g"))
         noise = kappa * (sigma_f**2 + (self.lam * sigma_g) ** 2)
-        needed = torch.maximum((self.lam * ell) ** 2 * delta, noise) / self.accuracy**2
+        needed = torch.maximum((self.lam * ell) ** 2 * delta, torch.as_tensor(noise)) / self.accuracy**2
         N = (
             (needed.log() / math.log(2)).ceil().clamp(min=2).nan_to_num(2.0, posinf=2.0)
         )  # of a diverged lane: any number
@@ -216,7 +216,7 @@ class Runs:
 
     oracle: Oracle
     x: Tensor
-    lam: Tensor
+    lam: float | Tensor
     N: Tensor
     start: Tensor
     alpha: Tensor

@@ -86,7 +86,7 @@ class F3SA(Algorithm):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x, y, z, x_before, B = s.x, s.y, s.z, s.x_before, self.batch
-        log_t = torch.log1p(s.k / self.k0)
+        log_t = torch.log1p(torch.as_tensor(s.k / self.k0))
         lam = self.lam * torch.exp(self.lam_power * log_t)
         decay = torch.exp(-self.step_power * log_t)
         a_y, a_z = self.a_y * decay, self.a_z * decay

@@ -39,9 +39,9 @@ def pen_pair(
     y: Tensor,
     z: Tensor,
     K: int | Tensor,
-    lam: Tensor,
-    a_y: Tensor,
-    a_z: Tensor,
+    lam: float | Tensor,
+    a_y: float | Tensor,
+    a_z: float | Tensor,
     batch: Batch = None,
     coupled: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -61,7 +61,7 @@ def pen_pair(
 
 
 def penalty_gradient(
-    oracle: Oracle, x: Tensor, y: Tensor, z: Tensor, lam: Tensor, batch: Batch = None, coupled: bool = False
+    oracle: Oracle, x: Tensor, y: Tensor, z: Tensor, lam: float | Tensor, batch: Batch = None, coupled: bool = False
 ) -> Tensor:
     """f_x(x, y; s4) + lam (g_x(x, y; s5) - g_x(x, z; s6)), the estimate of grad phi; `coupled` makes s6 the same as s5."""
     s4, s5 = fresh_f(oracle, batch), fresh_g(oracle, batch)
@@ -69,11 +69,11 @@ def penalty_gradient(
     return oracle.mean(oracle.grad_f_x(x, y, s4) + lam * (oracle.grad_g_x(x, y, s5) - oracle.grad_g_x(x, z, s6)))
 
 
-def lower_steps(oracle: Oracle, delta: Tensor, lam: Tensor, zeta: Tensor, K: Tensor) -> Tensor:
+def lower_steps(oracle: Oracle, delta: Tensor, lam: float | Tensor, zeta: float | Tensor, K: int | Tensor) -> Tensor:
     """K_t that make the penalty gradient exact to zeta where y and z are off by delta, the sum of squares; at least K."""
     L_g, ratio = oracle.constant("L_g"), oracle.constant("L_gy") / oracle.constant("mu")
     wanted = torch.ceil(8 * ratio * torch.log(4 * lam * L_g * delta.sqrt() / zeta))
-    return torch.maximum(wanted, K.to(wanted.dtype))
+    return torch.maximum(wanted, torch.as_tensor(K, dtype=wanted.dtype))
 
 
 def noise_of(constants: Constants) -> Literal["deterministic", "partial", "full"]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -37,7 +37,7 @@ class PBGD(Algorithm):
     family = "penalty"
     uses = frozenset({"grad_f", "grad_g", "grad_g_x", "grad_g_y"})
     tuned = {"alpha": "upper_step", "b": "lower_step", "gam": "penalty"}
-    claims = (
+    claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=3, tilde=True, log_power=1,
             footnote=f"{WEAKER_NOTION}; lam is gam here", reference="Shen, Chen 2023",

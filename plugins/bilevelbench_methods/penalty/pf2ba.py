@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -46,7 +46,7 @@ class PF2BA(Perturbed):
     family = "penalty"
     uses = USES | {"mu", "L_g", "L_gy"}
     tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
-    claims = (
+    claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=3, setting="deterministic", oracle="gradient", eps_exp=2, tilde=True, log_power=5, kappa_exp=4,
             log_source="derived",  # iota^4 steps of log lower-level steps
@@ -102,7 +102,9 @@ class PF2BA(Perturbed):
         return (dot(V, V) + 4 * dot(U, U)) / (mu * mu)
 
     def _lower_steps(self, delta: Tensor, oracle: Oracle) -> Tensor:
-        return self.K if self.zeta is None else lower_steps(oracle, delta, self.lam, self.zeta, self.K)
+        if self.zeta is None:
+            return torch.as_tensor(self.K)
+        return lower_steps(oracle, delta, self.lam, self.zeta, self.K)
 
     def _moved(self, delta: Tensor, move: Tensor, oracle: Oracle) -> Tensor:
         if self.zeta is None:
@@ -138,4 +140,5 @@ class PF2BA(Perturbed):
 
 def second_order_penalty(c: Constants, eps: float) -> float:
     """The theorems' lam for second-order stationarity: that of F2BA, and kappa^3.5 (ell/eps)^(1/2)."""
-    return max(F2BA.from_theory(c, eps).lam, c.kappa**3.5 * math.sqrt(c.ell / eps))
+    lam: float = max(F2BA.from_theory(c, eps).lam, c.kappa**3.5 * math.sqrt(c.ell / eps))
+    return lam

@@ -51,13 +51,13 @@ class Directional(Algorithm):
         return {"grad_f": 1, "grad_g_y": (self.Q + 1) * self.D}
 
 
-def perturbed(x: Tensor, u: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+def perturbed(x: Tensor, u: Tensor, h: float | Tensor) -> tuple[Tensor, Tensor]:
     """x and the points x + h u_j, (Q + 1, L, dx), and the lanes, diverged ones, where rounding loses most of h u."""
     X = torch.cat([x[None], x + h * u])
     lost = (norm((X[1:] - x) / h - u) > 0.5 * norm(u)).any(0)
     if bool((lost & (norm(x) < _FAR)).any()):
         raise InvalidInput(
-            f"h = {h.max().item():g} is below rounding at |x| = {norm(x).max().item():.3g}: x + h u loses "
+            f"h = {torch.as_tensor(h).max().item():g} is below rounding at |x| = {norm(x).max().item():.3g}: x + h u loses "
             "most of h u; choose a larger radius h"
         )
     return X, lost

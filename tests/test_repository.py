@@ -1,0 +1,60 @@
+"""Files of the repository that name versions, fragments and folders agree with each other."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = (line.split("#")[0].strip().split("==") for line in lines if line.split("#")[0].strip())
+    return {plain(name): version for name, version in pins}
+
+
+def test_every_dependency_has_an_exact_version():
+    project = PROJECT["project"]
+    wanted = [*project["dependencies"], *(d for extra in project["optional-dependencies"].values() for d in extra)]
+    names = {plain(re.split(r"[\[<>=;\s]", dependency)[0]) for dependency in wanted} - {"bilevelbench"}
+    assert names - set(pinned()) == set()
+
+
+def test_hooks_have_the_versions_of_the_constraints():
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    pins = [pin for repo in config["repos"] for hook in repo["hooks"] for pin in hook["additional_dependencies"]]
+    assert {pin.split("==")[0] for pin in pins} == {"ruff", "codespell"}
+    for pin in pins:
+        name, version = pin.split("==")
+        assert version == pinned()[name]
+
+
+def test_every_fragment_is_of_a_known_type():
+    types = {one["directory"] for one in PROJECT["tool"]["towncrier"]["type"]}
+    for fragment in (ROOT / "changes").glob("*.md"):
+        assert fragment.name.split(".")[1:] in [[kind, "md"] for kind in types], fragment.name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_workflows_and_templates_can_be_read_and_call_targets_that_exist(path):
+    text = path.read_text(encoding="utf-8")
+    assert isinstance(yaml.safe_load(text), dict)
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets
+
+
+def test_the_guide_for_contributors_names_every_folder_and_no_other():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(\w+)/` \|", text, re.M))
+    folders = {path.parent.name for path in (ROOT / "bilevelbench").glob("*/__init__.py")}
+    assert named == folders
+    for path in re.findall(r"`((?:bilevelbench|plugins|tests|docs|benchmarks)/[\w/.]+)`", text):
+        assert (ROOT / path).exists(), path
