@@ -102,9 +102,8 @@ class PackRun:
             fitted = self._timed(pack.step, progress.step + 1, before)
             progress.width += len(record.lanes)
             if ghosts := self._ghosts():  # their step is undone: state, and what was noted of the point before it
-                record.noted, noted = noted, record.noted
-                self._finish(self._endings.spent(ghosts), before)
-                record.noted = noted
+                with record.undone(noted):
+                    self._finish(self._endings.spent(ghosts), before)
             if not fitted:
                 return
             progress.step += 1

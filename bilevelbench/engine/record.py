@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -214,6 +215,15 @@ class Record:
             old = kept or (x, y)
             kept = keep(new, x, old[0]), keep(new, y, old[1])
         self.noted = Noted(grad_sum, kept)
+
+    @contextmanager
+    def undone(self, noted: Noted) -> Iterator[None]:
+        """For lanes whose last step is undone: what was noted is as it was before that step."""
+        now, self.noted = self.noted, noted
+        try:
+            yield
+        finally:
+            self.noted = now
 
     def narrow(self, stay: Sequence[int], index: Tensor) -> None:
         """Only these lanes go on, at these places of the pack."""
