@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bilevelbench.results.packs import read_packs, to_parquet
-from bilevelbench.results.schema import CURVE, REAL, RUNS, VOLATILE, curve_table, runs_table
+from bilevelbench.results.schema import CURVE, REAL, RUNS, SCHEMA_VERSION, VOLATILE, curve_table, runs_table, upgrade
 from bilevelbench.results.store import Store
 
 OFFICIAL = Path(__file__).parents[1] / "leaderboard" / "results" / "official"
@@ -48,7 +48,7 @@ def copy_folder(source, into, by=None, cpu=None, methods=None, only=None):
     """The packs of a folder, or the trials of some methods in them, with other digits and of another processor."""
     store = Store(into)
     for pack in read_packs(Path(source))[0]:
-        runs, curve = pack.runs.to_pandas(), pack.curve.to_pandas()
+        runs, curve = upgrade(pack.runs.to_pandas(), pack.curve.to_pandas(), pack.record["schema_version"])
         if methods is not None:
             runs = runs[runs["algorithm"].isin(methods)].reset_index(drop=True)
             curve = curve[curve["trial_id"].isin(runs["trial_id"])].reset_index(drop=True)
@@ -57,7 +57,12 @@ def copy_folder(source, into, by=None, cpu=None, methods=None, only=None):
         if by is not None:
             runs, curve = nudged(runs, curve, by, only)
         ids = sorted(runs["trial_id"])
-        record = {**pack.record, "trial_ids": ids, "trials": [t for t in pack.record["trials"] if t["id"] in set(ids)]}
+        record = {
+            **pack.record,
+            "schema_version": SCHEMA_VERSION,
+            "trial_ids": ids,
+            "trials": [t for t in pack.record["trials"] if t["id"] in set(ids)],
+        }
         if cpu is not None:
             record["environment"] = {**record["environment"], "cpu": cpu}
         store.place(record, [to_parquet(runs_table(runs)), to_parquet(curve_table(curve))])

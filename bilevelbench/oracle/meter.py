@@ -1,7 +1,7 @@
 """The meter: calls and samples of each lane, by query; masks; budgets.
 
 The usual case is a pack in lockstep with every lane on and an exact query at one point. Then a charge is two sums of
-Python numbers, which the oracle makes itself (`Oracle._query`); only a change of the mask moves them into the lanes'
+Python numbers, which `fast_path.py` makes itself; only a change of the mask moves them into the lanes'
 books.
 """
 

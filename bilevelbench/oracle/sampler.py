@@ -24,7 +24,7 @@ class Sampler:
     def __init__(self, noise: Noise, dx: int, dy: int, dtype: torch.dtype, meter: Meter) -> None:
         self.noise, self.dx, self.dy, self.dtype, self._meter = noise, dx, dy, dtype, meter
         self._exact = {level: is_exact(noise, level) for level in ("f", "g")}
-        self._sigma = levels(noise)
+        self._sigma = {name.removeprefix("sigma_"): sigma for name, sigma in levels(noise).items()}
         self._passed = {"f": (0, 0), "g": (0, 0)}  # order="epoch": the pass, and the rows taken of it, in every lane
 
     def draw(
@@ -142,7 +142,7 @@ class Sampler:
         level = xi.level
         if self._exact[level]:
             return out
-        sigma = self._sigma[f"sigma_{level}"]
+        sigma = self._sigma[level]
         if query.order == 1:
             if isinstance(out, tuple):
                 return tuple(
@@ -154,7 +154,7 @@ class Sampler:
             n_x = self._noise_vector(f"{level}_x", self.dx, sigma, xi, draws)
             n_y = self._noise_vector(f"{level}_y", self.dy, sigma, xi, draws)
             return out + dot(n_x, arguments[0]) + dot(n_y, arguments[1])
-        scale = self._noise_vector(query.column, 1, self._sigma["sigma_h"], xi, draws)
+        scale = self._noise_vector(query.column, 1, self._sigma["h"], xi, draws)
         v = arguments[2]
         if query.outputs == ("x",):  # E is the rectangular identity
             v = torch.nn.functional.pad(v, (0, max(0, self.dx - self.dy)))[..., : self.dx]
