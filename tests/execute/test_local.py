@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import Future
 
 import pandas as pd
 import psutil
@@ -174,6 +175,31 @@ def test_lasting_workers_are_the_same_processes_in_every_run(tmp_path):
     assert seen[0] == seen[1] != set()
     assert len(store.done()) == 2
     assert not seen[0] & {p.pid for p in psutil.Process().children()}
+
+
+def test_no_more_workers_than_packs_and_more_when_a_later_round_wants_them(file, tmp_path, monkeypatch):
+    events = []
+
+    class Pool:
+        def __init__(self, size, memory):
+            events.append(size)
+
+        def schedule(self, function, args):
+            future = Future()
+            future.set_result(Done(1, ("budget",), {}))
+            return future
+
+        def close(self):
+            events.append("closed")
+
+        def join(self):
+            pass
+
+    monkeypatch.setattr(local, "_new_pool", Pool)
+    with Execution(jobs=3).open(registry()) as workers:
+        for packs in (2, 1, 5):
+            assert len(list(workers([(trial(file),)] * packs, Store(tmp_path)))) == packs
+    assert events == [2, "closed", 3, "closed"]
 
 
 def test_nothing_to_do_starts_no_process(tmp_path, monkeypatch):
