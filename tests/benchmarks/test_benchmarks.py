@@ -16,7 +16,7 @@ Stepper = load_file(Path(__file__).parents[2] / "benchmarks" / "test_meter_and_l
 def test_the_step_without_a_meter_is_the_same_step(trials):
     metered, raw = Stepper(trials), Stepper(trials, raw=True)
     with torch.no_grad():
-        ours, theirs = (one.method.step(one.state, one.oracle) for one in (metered, raw))
+        ours, theirs = (one.pack.algorithm.step(one.state, one.pack.oracle) for one in (metered, raw))
         metered(), raw()
     for name in ("x", "y", "z"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name))
