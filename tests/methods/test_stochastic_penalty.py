@@ -729,7 +729,9 @@ def test_bad_parameter_is_refused_in_words_before_the_run(text, sentence):
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["f2bsa[B_out=5000,eta_x=0.001]", "f2sa[batch=5000]", "f3sa[batch=5000]", "pbgd[batch=5000]"])
+@pytest.mark.parametrize(
+    "text", ["f2bsa[B_out=5000,eta_x=0.001]", "f2sa[batch=5000]", "f3sa[batch=5000]", "pbgd[batch=5000]"]
+)
 def test_batch_larger_than_a_finite_sum_is_cut_to_it(text):
     (run,) = bilevelbench.run(text, "logreg_breast_cancer", steps=2).runs.itertuples()
     assert (run.status, run.steps) == ("budget", 2)

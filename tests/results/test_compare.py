@@ -16,7 +16,7 @@ from bilevelbench.results.tables import load_results
 
 @pytest.fixture(scope="module")
 def official():
-    return load_results(OFFICIAL / "suite")
+    return load_results(OFFICIAL / "deterministic")
 
 
 def tables(status="budget", values=(8.0, 4.0, 2.0, 1.0), steps=None, dtype="float64", **columns):
@@ -65,11 +65,12 @@ def test_a_thousandth_in_one_column_is_refused_with_both_values(official, name):
 
 
 def test_nearly_all_published_trials_would_show_a_thousandth_in_their_last_gradient(official):
-    """Those that would not are at the floor: rounding is all that is left of them."""
+    """Those that would not have arrived, at a millionth of where they began: rounding is what is left of them."""
     start = official.curve.groupby("trial_id")["grad_phi"].max()
     runs = official.runs[np.isfinite(official.runs["grad_phi"])]
     hidden = runs["grad_phi"].to_numpy() * 1e-3 < 2 * TOLERANCES["float64"][1] * start[runs["trial_id"]].to_numpy()
-    assert hidden.mean() < 0.01
+    assert set(runs.loc[hidden, "status"]) <= {"target"}
+    assert hidden.sum() < (runs["status"] == "target").sum() < 0.1 * len(runs)
 
 
 def test_noise_at_a_solution_is_no_disagreement_and_the_same_noise_elsewhere_is():

@@ -713,7 +713,7 @@ def test_packs_that_contradict_each_other_are_a_problem(ours):
         assert problem.endswith("the first is shown")
 
 
-@pytest.mark.parametrize("folder", ["suite", "figure1", "figure2", "figure3"])
+@pytest.mark.parametrize("folder", ["deterministic", "finite_sum", "second_order", "figure1", "figure2", "figure3"])
 def test_the_published_results_are_read_whole(folder):
     loaded = load_results(OFFICIAL / folder)
     assert loaded.problems == loaded.copies == []
