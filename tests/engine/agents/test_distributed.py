@@ -234,7 +234,7 @@ def test_torchrun(tmp_path):
     wrong = under_torchrun(
         "run", "-a", "dist_f2ba", "-p", "quadratic_agents[agents=3]", "--steps", "1", "-o", str(tmp_path)
     )
-    assert wrong.returncode == 0
+    assert wrong.returncode == 1  # every trial failed
     (message,) = load_results(tmp_path).runs.query("status == 'error'").message
     assert "3 agents need 3 processes, and torchrun has started 2; give it --nproc-per-node 3" in message
 
