@@ -112,13 +112,13 @@ class F2BSA(Algorithm):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x = s.x
-        K = torch.as_tensor(self.K) if s.delta is None else self._lower_steps(s.delta, oracle)
+        K: int | Tensor = self.K if s.delta is None else self._lower_steps(s.delta, oracle)
         y, z, *_ = pen_pair(oracle, x, s.y, s.z, K, self.lam, self.a_y, self.a_z, self.B_in, self.coupled_lower)
         d = penalty_gradient(oracle, x, y, z, self.lam, self.B_out, self.coupled_batches)
         x_new = x - self.eta_x * d
         if s.delta is None:
             return State(x=x_new, y=y, z=z)
-        return State(x=x_new, y=y, z=z, delta=self._next_delta(s.delta, x_new - x, oracle), K=K)
+        return State(x=x_new, y=y, z=z, delta=self._next_delta(s.delta, x_new - x, oracle), K=torch.as_tensor(K))
 
     def _lower_steps(self, delta: Tensor, oracle: Oracle) -> Tensor:
         mu, L_f, L_g, L_gy = (oracle.constant(name) for name in ("mu", "L_f", "L_g", "L_gy"))
