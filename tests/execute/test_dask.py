@@ -13,6 +13,7 @@ import time
 from contextlib import contextmanager
 
 import dask
+import distributed  # noqa: F401 (its settings: a fixture that changes one would take all of them away at its end)
 import psutil
 import pytest
 from helpers import assert_same, of
