@@ -195,7 +195,7 @@ def test_run_all_finishes_with_all_of_them_installed(tmp_path):
     rows = {row.algorithm: row for row in load_results(tmp_path / "out").runs.itertuples()}
     built_in = {n for n, e in registry().algorithms.items() if not issubclass(e.value, Distributed)}  # no agents there
     assert rows.keys() >= built_in | (METHODS.keys() - {"html_name", "name_clash"}) | {"<img>"}
-    assert (rows["infinite_loop"].status, rows["infinite_loop"].message[:5]) == ("timeout", "hung:")
+    assert (rows["infinite_loop"].status, rows["infinite_loop"].message[:5]) == ("error", "hung:")
     assert rows["huge_memory"].status == "error"
     assert "exit code 3" in rows["exits"].message
     assert {rows[name].status for name in built_in} <= {"budget", "target", "timeout"}
