@@ -28,7 +28,9 @@ SENTENCE = "|x| > 1e+06, that is 1e+06 (1 + |x0|), at step 1; try smaller steps 
 def guide(tmp_path_factory):
     """The two trials on the guide's problem: (what the terminal shows, their folder)."""
     folder = tmp_path_factory.mktemp("guide")
-    code, out, err = cli(*guide_command(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "160")  # so that no name is broken into lines
+        code, out, err = cli(*guide_command(folder))
     assert (code, err) == (0, "")
     return out, folder / "out"
 
