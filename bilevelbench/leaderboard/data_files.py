@@ -38,7 +38,7 @@ def downloads(site: Site) -> dict[str, str]:
         parts = []
         for mode, r in site.results.items():
             mine = site.runs[(site.runs["title"] == title) & (site.runs["mode"] == mode)]
-            chosen = r.curve[r.curve["trial_id"].isin(mine["trial_id"])]
+            chosen = r.only(mine["trial_id"]).curve
             parts.append(chosen.merge(mine[["trial_id", "method", "seed", "mode"]], on="trial_id"))
         table = pd.concat([p for p in parts if not p.empty] or parts[:1], ignore_index=True)
         out[f"csv/curve-{slug(title)}.csv"] = table.to_csv(index=False, float_format="%.10g")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import sys
 from types import ModuleType
 
 import pytest
 from helpers import assert_same
+from test_cli import cli
 from test_dask import cluster
 
 from bilevelbench import hookimpl
-from bilevelbench.cli.app import main
 from bilevelbench.discovery.entry import Entry
 from bilevelbench.discovery.registry import EXECUTORS, Registry, registry
 from bilevelbench.errors import InvalidInput, UnknownName
@@ -64,20 +62,6 @@ eps = [0.4, 0.2]
 seeds = 2
 weakened = { text = "two terms", params = { solver = "neumann", N = 1 }, values = 1 }
 """
-
-
-def cli(*arguments):
-    """The command in this process: (exit code, output, errors)."""
-    out, err, argv, code = io.StringIO(), io.StringIO(), sys.argv, 0
-    sys.argv = ["bilevelbench", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as stop:
-        code = stop.code or 0
-    finally:
-        sys.argv = argv
-    return code, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.claim import Claim
 from bilevelbench.model.problem import Problem
 from bilevelbench.plan.trial import Budget
-from bilevelbench.testing.checks.common import LOST, check_documented, check_name, check_name_is_free, is_valid
+from bilevelbench.results.status import Status
+from bilevelbench.testing.checks.common import check_documented, check_name, check_name_is_free, is_valid
 from bilevelbench.testing.checks.oracle_use import (
     check_budget,
     check_calls,
@@ -37,7 +38,7 @@ def check_runs(method: Algorithm) -> None:
     """Ten steps on a small problem, exact and noisy, without an error; the meter and the instance's count agree."""
     for problem in toys(method):
         (row,) = run([method], problem, [Budget(steps=10, cost=20_000, seconds=2)]).runs
-        if row["status"] in LOST:
+        if Status(row["status"]).broken:
             raise Failure(f"ten steps on the small problem {problem.name!r}", row["message"], way_out(row["message"]))
 
 
@@ -77,7 +78,7 @@ def check_progress(method: Algorithm) -> None:
         if not candidates:
             continue
         result = run(candidates, problem, [limit] * len(candidates), seeds=[0] * len(candidates), targets=(start / 2,))
-        if any(row["status"] == "target" for row in result.runs):
+        if any(row["status"] == Status.TARGET for row in result.runs):
             return
         best = min(
             [best, *(row["best_grad_phi"] for row in result.runs if row["best_grad_phi"] == row["best_grad_phi"])]
@@ -108,7 +109,7 @@ def check_presets(method: Algorithm) -> None:
     for preset in own:
         method_of, problem = _preset(type(method), preset)
         (row,) = run([method_of], problem, [Budget(steps=3, cost=20_000)]).runs
-        if row["status"] in LOST:
+        if Status(row["status"]).broken:
             raise Failure(f"a run with {preset}(constants, 0.1)", row["message"], way_out(row["message"]))
 
 

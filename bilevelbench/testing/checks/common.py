@@ -20,7 +20,6 @@ from bilevelbench.testing.outcome import Failure
 Plugin = Algorithm | Problem
 
 STEPS = 3  # of a method that is stepped by hand
-LOST = ("error", "invalid")  # statuses of a method that does not run
 
 
 def kind_of(plugin: Plugin) -> str:

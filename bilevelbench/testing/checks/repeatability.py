@@ -15,7 +15,8 @@ from bilevelbench.engine.record import PackResult
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.problem import Problem
 from bilevelbench.plan.trial import Budget
-from bilevelbench.testing.checks.common import LOST, STEPS, is_valid
+from bilevelbench.results.status import Status
+from bilevelbench.testing.checks.common import STEPS, is_valid
 from bilevelbench.testing.outcome import Failure, Skip
 from bilevelbench.testing.stepper import SUM, Bench, random_states, run, tensors, toys, unlike, way_out
 
@@ -109,7 +110,7 @@ def check_lanes(method: Algorithm) -> None:
     methods = _swept(method, problem)
     budgets = [Budget(steps=2 + i, cost=20_000) for i in range(len(methods))]
     packed = run(methods, problem, budgets)
-    lost = [row["message"] for row in packed.runs if row["status"] in LOST]
+    lost = [row["message"] for row in packed.runs if Status(row["status"]).broken]
     if lost:
         raise Failure("five trials in one pack", lost[0], way_out(lost[0]))
     if packed.runs[0]["pack_lanes"] <= 1:
