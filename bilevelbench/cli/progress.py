@@ -15,14 +15,15 @@ from rich.text import Text
 
 from bilevelbench.cli.console import say, terminal
 from bilevelbench.execute.executor import Done, Executor
-from bilevelbench.execute.executor import Progress as Report
+from bilevelbench.execute.executor import Progress as Listener
 from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
 from bilevelbench.report.analysis.failures import sentences
 from bilevelbench.report.analysis.ranking import ranking
 from bilevelbench.report.analysis.summary import ACCURACIES, RANKING, readable, readable_board, summary
 from bilevelbench.report.analysis.verdicts import Experiment, outcome, record
-from bilevelbench.report.formats.page import write_page
+from bilevelbench.report.contents import Report
+from bilevelbench.report.write import write_report
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import Store
 
@@ -55,9 +56,9 @@ def run_with_progress(
         say(console, one.figure.title)
         for verdict in one.verdicts:
             say(console, f"  {verdict.claim}: {verdict.sentence}")
-    page = write_page(chosen, out / "index.html", command, experiments=outcomes)
+    write_report(Report(chosen, experiments=outcomes), "html", out, out / "index.html", command)
     say(console, f"tables: {out / 'runs.parquet'}, {out / 'curve.parquet'}")
-    say(console, f"page: {page.resolve()}")
+    say(console, f"page: {out / 'index.html'}")
     print_ranking(console, chosen)
     print_failures(console, chosen)
     return chosen
@@ -93,7 +94,7 @@ def _count(n: int, thing: str, plural: str = "s") -> str:
 
 
 @contextmanager
-def _reporter(console: Console, total: int) -> Iterator[Report]:
+def _reporter(console: Console, total: int) -> Iterator[Listener]:
     statuses: Counter[str] = Counter()
     best: dict[str, tuple[str, float]] = {}
 

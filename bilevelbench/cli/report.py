@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from bilevelbench.errors import UnknownName
+from bilevelbench.report.formats import FORMATS
 
 
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder of results, of measured rates, or of both.")],
-    format_: Annotated[str, typer.Option("--format", "-f", help="md, csv, latex or html.")] = "md",
+    format_: Annotated[str, typer.Option("--format", "-f", help=f"One of {', '.join(FORMATS)}.")] = "md",
     weight: Annotated[float, typer.Option("--hvp-cost", min=0, help="Gradients that one HVP or JVP costs.")] = 1.0,
     out: Annotated[
         Path | None,
@@ -22,7 +23,8 @@ def report(
     ] = None,
 ) -> None:
     """Tables and figures of stored results: results, ranks, and claimed beside measured rates."""
-    from bilevelbench.report.write import FORMATS, read_report, write_report
+    from bilevelbench.report.contents import read_report
+    from bilevelbench.report.write import write_report
 
     if format_ not in FORMATS:
         raise UnknownName("format", format_, FORMATS)

@@ -20,7 +20,7 @@ from bilevelbench.errors import StoreError
 from bilevelbench.report.analysis.rates import RateTable, in_order, read_rates
 from bilevelbench.report.analysis.tuning import TUNING, tuned_trials
 from bilevelbench.report.analysis.verdicts import Outcome, find_outcomes
-from bilevelbench.report.formats.text import printable
+from bilevelbench.report.text import printable
 from bilevelbench.results.compare import Witness, witnesses
 from bilevelbench.results.merge import refuse_disagreement
 from bilevelbench.results.schema import CURVE, RUNS, Results, curve_frame, runs_frame

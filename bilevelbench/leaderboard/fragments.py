@@ -14,7 +14,7 @@ import numpy as np
 from bilevelbench.report.analysis.rates import RateTable, claimed
 from bilevelbench.report.analysis.rates import cells as rate_cells
 from bilevelbench.report.analysis.rates import notes as rate_notes
-from bilevelbench.report.formats.text import number
+from bilevelbench.report.text import number
 
 
 def script_json(value: Any) -> str:

@@ -9,7 +9,7 @@ from bilevelbench.leaderboard.fragments import rate_plot, rate_row
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.summary import ACCURACIES, cost_text
-from bilevelbench.report.formats.text import printable
+from bilevelbench.report.text import printable
 
 
 def method_page(site: Site, method: str) -> dict[str, Any]:

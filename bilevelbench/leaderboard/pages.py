@@ -18,7 +18,7 @@ from bilevelbench.leaderboard.site import Site
 from bilevelbench.model.family import FAMILIES
 from bilevelbench.report.analysis.summary import ACCURACIES
 from bilevelbench.report.figures.experiment import CAPTION
-from bilevelbench.report.formats.text import printable
+from bilevelbench.report.text import printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status

@@ -20,7 +20,7 @@ import bilevelbench
 from bilevelbench.cli.app import main
 from bilevelbench.discovery.registry import Failure, registry
 from bilevelbench.report.analysis.summary import summary
-from bilevelbench.report.formats.markdown import markdown
+from bilevelbench.report.formats.md import summary_table
 from bilevelbench.results.packs import to_json
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
@@ -612,7 +612,7 @@ def test_report(mixed, tmp_path):
     table = summary(load_results(folder))
     code, out, err = cli("report", folder)
     assert (code, err) == (0, "")
-    assert out.startswith(markdown(table))
+    assert out.startswith(summary_table(table))
     _, numbers, _ = cli("report", folder, "--format", "csv")
     written = pd.read_csv(io.StringIO(numbers))
     told = dict(zip(written.pop("method"), written.pop("failures"), strict=True))
@@ -622,7 +622,7 @@ def test_report(mixed, tmp_path):
     assert cli("report", folder, "-f", "md", "-o", tmp_path / "t.md")[0] == 0
     assert (tmp_path / "t.md").read_text() == out
     _, out, _ = cli("report", folder, "-f", "html", "-o", tmp_path / "p.html")
-    assert out == f"page: {tmp_path / 'p.html'}\n"
+    assert out == f"written: {tmp_path / 'p.html'}\n"
     assert "<svg" in (tmp_path / "p.html").read_text()
 
 

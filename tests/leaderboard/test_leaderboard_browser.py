@@ -24,7 +24,7 @@ from bilevelbench.leaderboard.serve import server
 from bilevelbench.leaderboard.settings import of_setting, settings
 from bilevelbench.report.analysis.ranking import board, costs
 from bilevelbench.report.analysis.summary import ACCURACIES, titled
-from bilevelbench.report.formats.text import printable
+from bilevelbench.report.text import printable
 from bilevelbench.results.tables import load_results
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"

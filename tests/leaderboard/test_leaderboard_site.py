@@ -26,7 +26,7 @@ from bilevelbench.leaderboard.settings import settings
 from bilevelbench.report.analysis.ranking import board
 from bilevelbench.report.analysis.rates import read_rates
 from bilevelbench.report.analysis.summary import titled
-from bilevelbench.report.formats.text import printable
+from bilevelbench.report.text import printable
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.results.store import Store
 

@@ -23,11 +23,13 @@ from bilevelbench.errors import InvalidInput, StoreError, UnknownName
 from bilevelbench.leaderboard.build import build
 from bilevelbench.plan.figure import Figure
 from bilevelbench.plan.suite import Suite, load_suites
+from bilevelbench.report import booktabs
 from bilevelbench.report.analysis import verdicts
 from bilevelbench.report.analysis.verdicts import Experiment, Outcome, find_outcomes, judge, outcome, record
+from bilevelbench.report.contents import read_report
 from bilevelbench.report.figures.experiment import experiment_figure
-from bilevelbench.report.formats import latex
-from bilevelbench.report.write import read_report, write_report
+from bilevelbench.report.formats import csv, latex, md
+from bilevelbench.report.write import write_report
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.results.store import Store
 
@@ -412,9 +414,9 @@ def test_every_format_tells_the_verdicts(nasty, tmp_path):
     assert "<script" not in text
     ET.parse(tmp_path / "md" / "figures" / "experiment-fig.svg")
     assert (tmp_path / "md" / "figures" / "experiment-fig.png").read_bytes().startswith(b"\x89PNG")
-    assert report.csv()["experiments.csv"].splitlines()[0] == "figure,claim,verdict,by"
-    assert latex.faults(report.latex()["experiment-fig.tex"]) == []
-    assert "figures/" not in report.markdown()  # printed, it has no folder to link to
+    assert csv.files(report)["experiments.csv"].splitlines()[0] == "figure,claim,verdict,by"
+    assert booktabs.faults(latex.tables(report)["experiment-fig.tex"]) == []
+    assert "figures/" not in md.document(report)  # printed, it has no folder to link to
 
 
 def test_what_a_suite_says_is_text_on_a_page(nasty, tmp_path):
@@ -496,7 +498,8 @@ def test_what_tune_left_in_the_folder_is_told(tmp_path, text, said):
 def test_without_torch(nasty, tmp_path):
     code = (
         "import sys, pathlib\n"
-        "from bilevelbench.report.write import read_report, write_report\n"
+        "from bilevelbench.report.contents import read_report\n"
+        "from bilevelbench.report.write import write_report\n"
         "report = read_report(pathlib.Path(sys.argv[1]))\n"
         "assert len(report.experiments) == 1\n"
         "write_report(report, 'html', pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]) / 'x.html')\n"

@@ -16,8 +16,11 @@ from bilevelbench.cli import progress
 from bilevelbench.execute.executor import Done
 from bilevelbench.report.analysis.failures import failures, sentences
 from bilevelbench.report.analysis.summary import certificates, reading, summary
-from bilevelbench.report.formats.page import write_page
-from bilevelbench.report.write import Report
+from bilevelbench.report.contents import Report
+from bilevelbench.report.formats import csv as csv_format
+from bilevelbench.report.formats import html as html_format
+from bilevelbench.report.formats import latex as latex_format
+from bilevelbench.report.formats import md
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
@@ -60,7 +63,7 @@ def test_every_format_puts_the_healthy_run_first_and_tells_the_failure(guide, tm
     if bounded:
         assert list(board["rank"]) == [1.0, 2.0]
         assert list(board["reached"]) == [pytest.approx(1 / 3), 0.0]
-    markdown, tables = report.markdown(), report.csv()
+    markdown, tables = md.document(report), csv_format.files(report)
     assert all(in_order(part) for part in markdown.split("###")[:2])
     assert SENTENCE.replace("|", "\\|").replace(">", "&gt;") in markdown
     rows = list(csv.DictReader(io.StringIO(tables["results.csv"])))
@@ -68,11 +71,11 @@ def test_every_format_puts_the_healthy_run_first_and_tells_the_failure(guide, tm
     assert [row["best_grad_phi"] == "inf" for row in rows] == [False, True]
     assert [row["failures"].endswith(SENTENCE) for row in rows] == [False, True]
     assert next(csv.DictReader(io.StringIO(tables["ranking.csv"])))["method"] == HEALTHY
-    latex = {name: text.replace("\\_", "_") for name, text in report.latex().items()}
+    latex = {name: text.replace("\\_", "_") for name, text in latex_format.tables(report).items()}
     assert in_order(latex["problem-1.tex"])
     assert in_order(latex["ranking.tex"])
     assert "at step 1; try smaller steps" in latex["failures.tex"]
-    html = Reader(write_page(report.results, tmp_path / "p.html").read_text(encoding="utf-8"))
+    html = Reader(html_format.document(Report(report.results)))
     names = [cell for cell in html.cells if cell in (HEALTHY, DIVERGES)]
     assert names == [HEALTHY, DIVERGES, HEALTHY, DIVERGES, DIVERGES]  # ranking, table, failures
     assert SENTENCE in html.cells
@@ -179,10 +182,9 @@ def test_a_caption_of_latex_is_that_of_its_problem():
     report = Report(
         made.results(*trials([(9, 0, 0.05)]), *trials([(9, 0, 0.05)], status="error", problem="ridge")), [], []
     )
-    assert "Results on quadratic: one trial each}" in report.latex()["problem-1.tex"]
-    assert (
-        "Results on ridge: one trial each; a trial that failed counts as infinite}" in report.latex()["problem-2.tex"]
-    )
+    tables = latex_format.tables(report)
+    assert "Results on quadratic: one trial each}" in tables["problem-1.tex"]
+    assert "Results on ridge: one trial each; a trial that failed counts as infinite}" in tables["problem-2.tex"]
 
 
 @pytest.mark.parametrize(
@@ -198,13 +200,13 @@ def test_a_caption_of_latex_is_that_of_its_problem():
 def test_the_page_says_how_sure_its_norms_are(tmp_path, kinds, text):
     data = made.results(*({"certificate": kind} for kind in kinds))
     assert certificates(data.runs) == text
-    html = Reader(write_page(data, tmp_path / "p.html").read_text(encoding="utf-8"))
+    html = Reader(html_format.document(Report(data)))
     assert text in " ".join(" ".join(html.text).split())
 
 
 def test_the_page_speaks_of_resampling_only_where_there_is_something_to_draw_from(tmp_path):
     def page(*given):
-        text = write_page(made.results(*given), tmp_path / "p.html").read_text(encoding="utf-8")
+        text = html_format.document(Report(made.results(*given)))
         return " ".join(" ".join(Reader(text).text).split())
 
     single = page({"label": "a", "seed": 0}, {"label": "b", "seed": 0})

@@ -12,10 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bilevelbench.report import booktabs
 from bilevelbench.report.analysis import rates
-from bilevelbench.report.formats import latex
-from bilevelbench.report.formats.text import bound, number, printable
-from bilevelbench.report.write import Report
+from bilevelbench.report.contents import Report
+from bilevelbench.report.formats import csv as csv_format
+from bilevelbench.report.formats import latex as latex_format
+from bilevelbench.report.text import bound, number, printable
 
 NASTY = [
     r"_ & % $ # { } ~ ^ \ all",
@@ -49,7 +51,7 @@ def rows(text):
 
 def compiled(text, tmp_path):
     """Compile with whatever engine there is; without one, the syntax alone is checked, and that is said."""
-    assert latex.faults(text) == []
+    assert booktabs.faults(text) == []
     engine = next((e for e in ("tectonic", "pdflatex", "xelatex", "lualatex") if shutil.which(e)), None)
     if engine is None:
         print("no tectonic, pdflatex, xelatex or lualatex here: checked environments, braces, columns and letters only")
@@ -75,27 +77,27 @@ def report():
 @pytest.mark.parametrize("name", NASTY)
 def test_a_name_shows_as_it_is(name, tmp_path):
     frame = pd.DataFrame({"method": [name], "x": [name], "claimed": [name]})
-    text = latex.table(frame, name, [name])
+    text = booktabs.table(frame, name, [name])
     assert rows(text)[0][1] == [printable(name)] * 3
-    compiled(latex.document([text]), tmp_path)
+    compiled(booktabs.document([text]), tmp_path)
 
 
 def test_ligatures_are_broken_and_a_row_never_starts_with_an_argument():
-    assert latex.escape("---,,") == "-{}-{}-,{},"
+    assert booktabs.escape("---,,") == "-{}-{}-,{},"
     for start in "[*":
-        assert r"{}" + start in latex.table(pd.DataFrame({"method": [start + "x"]}), "c")
+        assert r"{}" + start in booktabs.table(pd.DataFrame({"method": [start + "x"]}), "c")
 
 
 def test_the_report_compiles(tmp_path):
-    text = latex.document(list(report().latex().values()))
+    text = latex_format.document(report())
     assert text.count(r"\toprule") == 4
     compiled(text, tmp_path)
 
 
 def test_tables_hold_the_numbers_of_the_csv():
     made_report = report()
-    files = {name: pd.read_csv(io.StringIO(text)) for name, text in made_report.csv().items()}
-    tex = {name: rows(text)[0] for name, text in made_report.latex().items()}
+    files = {name: pd.read_csv(io.StringIO(text)) for name, text in csv_format.files(made_report).items()}
+    tex = {name: rows(text)[0] for name, text in latex_format.tables(made_report).items()}
     for n, (_, part) in enumerate(files["results.csv"].groupby("problem", sort=False), 1):
         header, *lines = tex[f"problem-{n}.tex"]
         assert len(lines) == len(part) == 1 + len(NASTY)
@@ -131,6 +133,6 @@ def test_tables_hold_the_numbers_of_the_csv():
     ],
 )
 def test_the_syntax_check_finds_faults(change, fault):
-    good = latex.document([latex.table(pd.DataFrame({"method": ["plain"], "x": [1]}), "c")])
-    assert latex.faults(good) == []
-    assert any(fault in found for found in latex.faults(good.replace(*change)))
+    good = booktabs.document([booktabs.table(pd.DataFrame({"method": ["plain"], "x": [1]}), "c")])
+    assert booktabs.faults(good) == []
+    assert any(fault in found for found in booktabs.faults(good.replace(*change)))

@@ -17,11 +17,13 @@ from helpers import Reader
 from bilevelbench.cli.progress import print_table
 from bilevelbench.errors import StoreError
 from bilevelbench.report.analysis.summary import cost_to, readable, summary, variant
+from bilevelbench.report.contents import Report
 from bilevelbench.report.figures.curves import convergence
 from bilevelbench.report.figures.style import looks
-from bilevelbench.report.formats.markdown import markdown
-from bilevelbench.report.formats.page import write_page
-from bilevelbench.report.formats.text import number, printable
+from bilevelbench.report.formats.html import document
+from bilevelbench.report.formats.md import summary_table
+from bilevelbench.report.text import number, printable
+from bilevelbench.report.write import write_report
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.results.status import Status
 from bilevelbench.results.store import Store
@@ -56,7 +58,7 @@ def results(*trials):
 
 
 def page(tmp_path, data, command=""):
-    text = write_page(data, tmp_path / "index.html", command).read_text(encoding="utf-8")
+    text = document(Report(data), command)
     return text, Reader(text)
 
 
@@ -101,7 +103,7 @@ def test_a_trial_whose_counts_disagree_reached_nothing():
 def test_a_missing_column_is_a_sentence(tmp_path, table, column):
     data = results({})
     del getattr(data, table)[column]
-    for make in (summary, lambda data: write_page(data, tmp_path / "p.html")):
+    for make in (summary, lambda data: document(Report(data))):
         with pytest.raises(StoreError, match=f"the table `{table}` has no column '{column}'"):
             make(data)
 
@@ -146,7 +148,7 @@ def test_no_results_are_a_sentence():
 
 def test_markdown_shows_the_summary_and_escapes_cells():
     data = results(*({"label": label, "message": label} for label in NASTY))
-    text = markdown(summary(data))
+    text = summary_table(summary(data))
     lines = text.splitlines()
     assert len(lines) == 2 + len(NASTY)
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {11}
@@ -239,7 +241,7 @@ def test_pages_of_odd_results(tmp_path, trials):
     _, html = page(tmp_path, data)
     words = {cell.lower() for cell in html.cells}
     assert not words & {"nan", "inf", "-inf"}
-    markdown(summary(data))
+    summary_table(summary(data))
     from rich.console import Console
 
     console = Console(width=80, file=io.StringIO())
@@ -256,8 +258,8 @@ def test_failures_that_are_alike_share_a_row(tmp_path):
 
 def test_a_page_that_cannot_be_written_is_a_sentence(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match=r"cannot write the page .*file/index.html: Not a directory"):
-        write_page(results({}), tmp_path / "file" / "index.html")
+    with pytest.raises(StoreError, match=r"cannot write .*file/index.html: Not a directory"):
+        write_report(Report(results({})), "html", tmp_path, tmp_path / "file" / "index.html")
 
 
 # ---- figures
@@ -298,15 +300,16 @@ def test_reports_never_import_torch(tmp_path):
         "import sys, pathlib\n"
         "from bilevelbench.results.tables import load_results\n"
         "from bilevelbench.report.analysis import summary as tables\n"
-        "from bilevelbench.report.formats import markdown, page\n"
+        "from bilevelbench.report.contents import Report\n"
+        "from bilevelbench.report.formats import md, html\n"
         "from bilevelbench.report.figures import curves as figures\n"
         "results = load_results(sys.argv[1])\n"
-        "print(markdown.markdown(tables.summary(results)))\n"
-        "page.write_page(results, pathlib.Path(sys.argv[1]) / 'index.html')\n"
+        "print(md.summary_table(tables.summary(results)))\n"
+        "html.document(Report(results))\n"
         "assert 'torch' not in sys.modules\n"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, str(tmp_path / "store")], capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip() == markdown(summary(load_results(tmp_path / "store"))).strip()
+    assert done.stdout.strip() == summary_table(summary(load_results(tmp_path / "store"))).strip()

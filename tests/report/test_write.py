@@ -12,11 +12,14 @@ import pandas as pd
 import pytest
 
 from bilevelbench.errors import StoreError
+from bilevelbench.report import booktabs, write
 from bilevelbench.report.analysis import rates
 from bilevelbench.report.analysis.summary import summary
-from bilevelbench.report.formats import latex
-from bilevelbench.report.formats.markdown import markdown
-from bilevelbench.report.write import FORMATS, Report, read_report, write_report
+from bilevelbench.report.contents import read_report
+from bilevelbench.report.figures.save import save_figures
+from bilevelbench.report.formats import FORMATS
+from bilevelbench.report.formats.md import summary_table
+from bilevelbench.report.write import write_report
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
@@ -40,7 +43,7 @@ def folder(tmp_path):
 
 def test_markdown_has_results_ranking_and_the_tables_of_the_paper(folder):
     text = write_report(read_report(folder), "md", folder, None)
-    assert text.startswith(markdown(summary(load_results(folder))))
+    assert text.startswith(summary_table(summary(load_results(folder))))
     order = [text.index(part) for part in ("### Ranking", "### Table 1", "### Table 3")]
     assert order == sorted(order)
     assert "| HVP | aid | ~eps^-2 | 2.00 [1.90, 2.10] |" in text
@@ -57,14 +60,14 @@ def test_markdown_has_results_ranking_and_the_tables_of_the_paper(folder):
     ],
 )
 def test_a_folder_takes_tables_and_figures(folder, tmp_path, format_, files, monkeypatch):
-    monkeypatch.setattr(Report, "figures", lambda self, place: place.mkdir())
+    monkeypatch.setattr(write, "save_figures", lambda report, place: place.mkdir())
     said = write_report(read_report(folder), format_, folder, tmp_path / "out")
     assert {p.name for p in (tmp_path / "out").iterdir()} == files | {"figures"}
     assert "figures: " in said
 
 
 def test_figures_of_everything(folder, tmp_path):
-    made_paths = read_report(folder).figures(tmp_path)
+    made_paths = save_figures(read_report(folder), tmp_path)
     axes = ("first_order", "weighted", "step", "seconds")
     names = {*(f"convergence-1-{x}" for x in axes), "profile", "ecdf", "rates-1", "claims-1", "rates-2", "claims-2"}
     assert {p.name for p in tmp_path.iterdir() if p.is_file()} == {
@@ -76,10 +79,10 @@ def test_figures_of_everything(folder, tmp_path):
 def test_a_file_takes_one_text(folder, tmp_path):
     report = read_report(folder)
     for format_ in ("md", "csv", "latex"):
-        assert write_report(report, format_, folder, tmp_path / "t.x") == ""
+        assert write_report(report, format_, folder, tmp_path / "t.x") == f"written: {tmp_path / 't.x'}\n"
         assert (tmp_path / "t.x").read_text() == write_report(report, format_, folder, None)
-    assert latex.faults((tmp_path / "t.x").read_text()) == []
-    assert write_report(report, "html", folder, tmp_path / "p.html") == f"page: {tmp_path / 'p.html'}\n"
+    assert booktabs.faults((tmp_path / "t.x").read_text()) == []
+    assert write_report(report, "html", folder, tmp_path / "p.html") == f"written: {tmp_path / 'p.html'}\n"
     assert "Table 3" in (tmp_path / "p.html").read_text()
 
 
@@ -89,7 +92,7 @@ def test_the_cost_of_second_derivatives_moves_the_ranking(tmp_path):
     for weight, first in ((1.0, "b"), (2.0, "a")):
         report = read_report(store, weight)
         assert report.ranking()["method"][0] == first
-        text = report.markdown()
+        text = write_report(report, "md", store, None)
         assert f"| 1 | 1 to 2 | {first} |" in text
         page = tmp_path / "p.html"
         write_report(report, "html", store, page)
@@ -103,7 +106,7 @@ def test_rates_alone_are_enough(folder, tmp_path):
         write_report(only, format_, folder, tmp_path / f"x.{format_}")
         assert "aid" in (tmp_path / f"x.{format_}").read_text()
     assert list(pd.read_csv(tmp_path / "x.csv")["verdict"]) == ["matches"]
-    only.figures(tmp_path / "figures")
+    save_figures(only, tmp_path / "figures")
     assert len(list((tmp_path / "figures").iterdir())) == 4
 
 
@@ -151,8 +154,8 @@ def test_odd_results_make_a_report(tmp_path, trials):
     for format_ in FORMATS:
         write_report(report, format_, tmp_path, tmp_path / f"x.{format_}")
         assert "method" in (tmp_path / f"x.{format_}").read_text()
-    assert latex.faults((tmp_path / "x.latex").read_text()) == []
-    report.figures(tmp_path / "figures")
+    assert booktabs.faults((tmp_path / "x.latex").read_text()) == []
+    save_figures(report, tmp_path / "figures")
     assert (tmp_path / "figures" / "profile.svg").exists()
 
 
@@ -187,7 +190,8 @@ def test_what_cannot_be_written_is_a_sentence(folder, tmp_path, format_):
 def test_without_torch(folder, tmp_path):
     code = (
         "import sys, pathlib\n"
-        "from bilevelbench.report.write import read_report, write_report\n"
+        "from bilevelbench.report.contents import read_report\n"
+        "from bilevelbench.report.write import write_report\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "for name in ('md', 'csv', 'latex', 'html'):\n"
         "    write_report(read_report(folder), name, folder, pathlib.Path(sys.argv[2]) / ('x.' + name))\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from bilevelbench.report.analysis.summary import titled
-from bilevelbench.report.formats.text import printable
+from bilevelbench.report.text import printable
 from bilevelbench.results import reached
 
 #: So many seeds or names are written out.

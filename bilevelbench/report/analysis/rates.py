@@ -15,8 +15,8 @@ import pandas as pd
 from bilevelbench.errors import StoreError
 from bilevelbench.report.analysis.fit import compared
 from bilevelbench.report.analysis.predict import SetBy, asymptotic
-from bilevelbench.report.formats.markdown import pipe_table
-from bilevelbench.report.formats.text import number, printable
+from bilevelbench.report.pipe_table import pipe_table
+from bilevelbench.report.text import number, printable
 
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from bilevelbench.errors import StoreError
 from bilevelbench.plan.trial import beside_the_data, bracketed
-from bilevelbench.report.formats.text import bound, number, printable
+from bilevelbench.report.text import bound, number, printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import CURVE, RUNS, Results
 from bilevelbench.results.status import Status

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report.formats.markdown import pipe_table
-from bilevelbench.report.formats.text import number, printable
+from bilevelbench.report.pipe_table import pipe_table
+from bilevelbench.report.text import number, printable
 from bilevelbench.results.schema import Results
 
 TUNING = "tuning.json"

@@ -20,8 +20,8 @@ from bilevelbench.errors import StoreError, suggestion
 from bilevelbench.plan.figure import Check, Compared, Falls, Figure, Ranking, Separation
 from bilevelbench.plan.trial import Frozen, Trial
 from bilevelbench.report.analysis.tuning import read_tuning
-from bilevelbench.report.formats.markdown import markdown_text, pipe_table
-from bilevelbench.report.formats.text import number, printable
+from bilevelbench.report.pipe_table import markdown_text, pipe_table
+from bilevelbench.report.text import number, printable
 from bilevelbench.results.files import replace_file
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status

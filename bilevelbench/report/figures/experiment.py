@@ -18,7 +18,7 @@ from bilevelbench.report.analysis.summary import titled
 from bilevelbench.report.analysis.verdicts import Outcome
 from bilevelbench.report.figures import curves
 from bilevelbench.report.figures import style as style_figures
-from bilevelbench.report.formats.text import printable
+from bilevelbench.report.text import printable
 
 #: How to read it.
 CAPTION = (

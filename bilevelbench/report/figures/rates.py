@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from bilevelbench.report.analysis.rates import Row, name_of
 from bilevelbench.report.figures import style as style_figures
-from bilevelbench.report.formats.text import printable
+from bilevelbench.report.text import printable
 
 
 def figure(title: str, rows: Sequence[Row]) -> str:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from bilevelbench.report.analysis.tuning import Tuning
 from bilevelbench.report.figures import style as style_figures
-from bilevelbench.report.formats.text import printable
+from bilevelbench.report.text import printable
 
 
 def sensitivity_figure(tuning: Tuning, problem: str) -> Figure | None:

@@ -28,8 +28,11 @@ from bilevelbench.plan.tuning import Tune
 from bilevelbench.report.analysis.summary import readable as summary_for_people
 from bilevelbench.report.analysis.summary import summary
 from bilevelbench.report.analysis.tuning import Tuning, read_tuning, readable, remarks, table
+from bilevelbench.report.contents import read_report
+from bilevelbench.report.figures.save import save_figures
 from bilevelbench.report.figures.tuning import sensitivity_figure
-from bilevelbench.report.write import read_report, write_report
+from bilevelbench.report.formats import csv, latex, md
+from bilevelbench.report.write import write_report
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
@@ -334,10 +337,10 @@ def test_the_figure_is_written_and_reported(folder, tmp_path):
         assert word in text
     report = read_report(folder)
     assert report.results.runs.empty  # forty settings are no forty methods
-    assert [path.name for path in report.figures(tmp_path)] == ["sensitivity-1.svg", "sensitivity-1.png"]
+    assert [path.name for path in save_figures(report, tmp_path)] == ["sensitivity-1.svg", "sensitivity-1.png"]
     write_report(report, "html", folder, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    for said in (report.markdown(), report.csv()["tuning.csv"], report.latex()["tuning.tex"], page):
+    for said in (md.document(report), csv.files(report)["tuning.csv"], latex.tables(report)["tuning.tex"], page):
         assert "f2sa" in said
     assert "Chosen by the median of phi" in page
 

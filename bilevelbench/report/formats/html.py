@@ -1,17 +1,14 @@
-"""The page: one HTML file with everything inside, for a browser without network."""
+"""`--format html`: one HTML file with everything inside, for a browser without network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from bilevelbench.errors import StoreError
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.ranking import costs, is_single, ranking
 from bilevelbench.report.analysis.rates import RateTable, notes
@@ -30,12 +27,13 @@ from bilevelbench.report.analysis.summary import (
 from bilevelbench.report.analysis.tuning import Tuning, remarks
 from bilevelbench.report.analysis.tuning import readable as readable_tuning
 from bilevelbench.report.analysis.verdicts import Outcome
+from bilevelbench.report.contents import Report
 from bilevelbench.report.figures.curves import convergence, families, profile_figure
 from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
 from bilevelbench.report.figures.rates import claim_figure, rate_figure
 from bilevelbench.report.figures.style import svg
 from bilevelbench.report.figures.tuning import sensitivity_figure
-from bilevelbench.report.formats.text import WORDS, printable
+from bilevelbench.report.text import WORDS, printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
@@ -44,16 +42,16 @@ from bilevelbench.results.status import Status
 _FAILURES = 200
 
 
-def write_page(
-    results: Results,
-    path: Path,
-    command: str = "",
-    rates: Sequence[RateTable] = (),
-    weight: float = 1.0,
-    experiments: Sequence[Outcome] = (),
-    tuning: Tuning | None = None,
-) -> Path:
+default_file: str | None = "index.html"
+
+
+def files(report: Report, command: str = "") -> dict[str, str]:
+    return {"index.html": document(report, command)}
+
+
+def document(report: Report, command: str = "") -> str:
     """Tables and figures of these results; everything that a plugin or a result says is escaped."""
+    results, rates, tuning = report.results, report.rates, report.tuning
     environment = Environment(loader=PackageLoader("bilevelbench.report"), autoescape=True, trim_blocks=True)
     require(results)
     titles: list[str] = []
@@ -62,11 +60,11 @@ def write_page(
         table = summary(results)
         titles = list(dict.fromkeys(table["problem"]))
     lost = failures(results.runs)
-    html = environment.get_template("page.html").render(
+    return environment.get_template("page.html").render(
         trials=len(results.runs),
         methods=table["method"].nunique(),
-        board=_board(results, weight) if table["method"].nunique() > 1 else None,
-        experiments=[_experiment(one, n) for n, one in enumerate(experiments)],
+        board=_board(results, report.weight) if table["method"].nunique() > 1 else None,
+        experiments=[_experiment(one, n) for n, one in enumerate(report.experiments)],
         caption=CAPTION,
         tuning=_tuning(tuning) if tuning is not None else None,
         rates=[_rates(one, n, results) for n, one in enumerate(rates)],
@@ -82,11 +80,6 @@ def write_page(
         command=printable(command),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    try:
-        path.write_bytes(html.encode("utf-8", "replace"))
-    except OSError as error:
-        raise StoreError(f"cannot write the page {path}: {error.strerror}; choose another file with -o") from None
-    return path
 
 
 def _board(results: Results, weight: float) -> dict[str, Any]:

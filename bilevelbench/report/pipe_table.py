@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bilevelbench.report.analysis.summary import readable
-from bilevelbench.report.formats.text import WORDS, printable
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """The summary as a GitHub table."""
-    return pipe_table(readable(table, spread=True))
+from bilevelbench.report.text import WORDS, printable
 
 
 def pipe_table(frame: pd.DataFrame) -> str:
