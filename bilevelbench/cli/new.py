@@ -73,8 +73,7 @@ def _words(kind: str, name: str) -> dict[str, str]:
         raise InvalidInput(f"{name!r} is no name for a Python file: lower-case letters, digits and _; try {tip!r}")
     if name in sys.stdlib_module_names or name in _THIRD_PARTIES:
         raise InvalidInput(f"a file called {name}.py would hide the Python module {name!r}; try 'my_{name}'")
-    plugins = registry()
-    tables: Mapping[str, Mapping[str, Any]] = {"algorithm": plugins.algorithms, "problem": plugins.problems}
+    tables: Mapping[str, Mapping[str, Any]] = {"algorithm": registry().algorithms, "problem": registry().problems}
     if name in tables[kind]:
         owner = tables[kind][name]
         raise InvalidInput(

@@ -29,7 +29,7 @@ Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler
 
 
 def suites_of(
-    plugins: Registry, algorithms: list[str], problems: list[str], all_: bool, name: str | None
+    registry: Registry, algorithms: list[str], problems: list[str], all_: bool, name: str | None
 ) -> list[Suite]:
     """The plans that the options describe. `--all` and `--suite` may be narrowed by -a and -p."""
     from bilevelbench.plan.spec_text import parse_lists
@@ -39,9 +39,9 @@ def suites_of(
     if all_ and name:
         raise InvalidInput("--all is the suite `quick`; give --all or --suite, not both")
     if all_ or name:
-        path = plugins.suite(name or "quick")
+        path = registry.suite(name or "quick")
         try:
-            plans = load_suites(path, plugins)
+            plans = load_suites(path, registry)
         except UnicodeDecodeError:
             raise InvalidInput(f"suite {path} is not valid UTF-8; save it as UTF-8") from None
         except OSError as error:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bilevelbench.execute.executor import Execution
     from bilevelbench.plan.trial import Trial
-    from bilevelbench.report.analysis.rates import Row
+    from bilevelbench.report.analysis.rates import RateRecord
     from bilevelbench.results.schema import Results
 
 
@@ -48,20 +48,19 @@ def measure_table(
     folder = (
         out or Path("results") / name
     ).absolute()  # before any plugin is loaded, which may change the working directory
-    plugins = registry()
-    if name not in plugins.suites:
-        known = sorted(s.removeprefix("rates_") for s in plugins.suites if s.startswith("rates_"))
+    if name not in registry().suites:
+        known = sorted(s.removeprefix("rates_") for s in registry().suites if s.startswith("rates_"))
         raise InvalidInput(f"there are no rates for table {table} over {over}; there is {', '.join(known)}")
-    suite = RateSuite.load(plugins.suite(name))
+    suite = RateSuite.load(registry().suite(name))
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 
-    with execution.open(plugins) as executor:
+    with execution.open(registry()) as executor:
 
         def run(trials: Sequence[Trial]) -> Results:
             return run_missing(console, store, trials, executor)
 
-        found = run_rates(suite, plugins, run, methods, quick, preset, setting)
-    rows: list[Row] = [m.as_dict() for m in found]
+        found = run_rates(suite, registry(), run, methods, quick, preset, setting)
+    rows: list[RateRecord] = [m.as_dict() for m in found]
     title = suite.title + (" (quick)" if quick else "")
     write(found, title, folder / "rates.json")
     (folder / "rates.md").write_text(markdown(title, rows), encoding="utf-8")
@@ -73,7 +72,7 @@ def measure_table(
     say(console, f"figure: {(folder / 'rates.svg').resolve()}")
 
 
-def print_rates(console: Console, title: str, rows: Sequence[Row]) -> None:
+def print_rates(console: Console, title: str, rows: Sequence[RateRecord]) -> None:
     """The paper's table, grouped by oracle, with the measured columns beside the claims."""
     from rich.table import Table
     from rich.text import Text

@@ -51,14 +51,13 @@ def run(
         from bilevelbench.results.reached import failed
 
         execution = Execution(executor, jobs, memory, timed, scheduler=scheduler)
-        plugins = registry()
-        warn_failures(plugins)
-        workers = execution.open(plugins)
+        warn_failures(registry())
+        workers = execution.open(registry())
         plans = [
             override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
-            for plan in suites_of(plugins, algorithm or [], problem or [], all_, suite)
+            for plan in suites_of(registry(), algorithm or [], problem or [], all_, suite)
         ]
-        parts = [plan.trials(plugins) for plan in plans]
+        parts = [plan.trials(registry()) for plan in plans]
         trials = list({trial.id: trial for part in parts for trial in part}.values())
         if not trials:
             raise InvalidInput("this plan has no trials: no method meets any problem; name others with -a and -p")

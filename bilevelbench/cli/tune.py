@@ -65,7 +65,7 @@ def tune_suite(suite: Suite, out: Path, executor: Executor, as_json: bool = Fals
         def run(trials: Sequence[Trial]) -> Results:
             return run_missing(console, store, trials, executor)
 
-        done, results = run_tuning(suite, executor.plugins, run)
+        done, results = run_tuning(suite, executor.registry, run)
     record = tuning_record(suite, done, results)
     write_tuning(out, record, best_suite(suite, done, record))
     found = read_tuning(out)
@@ -140,10 +140,9 @@ def tune(
         from bilevelbench.execute.executor import Execution
 
         execution = Execution(executor, jobs, memory, scheduler=scheduler)
-        plugins = registry()
-        warn_failures(plugins)
-        workers = execution.open(plugins)
-        plans = suites_of(plugins, algorithm or [], problem or [], False, suite)
+        warn_failures(registry())
+        workers = execution.open(registry())
+        plans = suites_of(registry(), algorithm or [], problem or [], False, suite)
         if len(plans) > 1:
             raise InvalidInput(f"{suite} includes {len(plans)} suites; tune them one by one")
         limits = {"seeds": seeds, "budget": budget, "steps": steps, "seconds": None, "target": None, "dtype": dtype}

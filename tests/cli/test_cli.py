@@ -18,7 +18,7 @@ import pytest
 
 import bilevelbench
 from bilevelbench.cli.app import main
-from bilevelbench.discovery.registry import Failure, registry
+from bilevelbench.discovery.registry import PluginFailure, registry
 from bilevelbench.report.analysis.summary import summary
 from bilevelbench.report.formats.markdown import markdown
 from bilevelbench.results.packs import to_json
@@ -408,7 +408,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_a_broken_plugin_is_a_warning_and_the_rest_works(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry(), "failures", [Failure("acme", "failed to import acme: No module named 'jax'")])
+    monkeypatch.setattr(registry(), "failures", [PluginFailure("acme", "failed to import acme: No module named 'jax'")])
     code, _, err = cli("run", "-a", "f2ba", "-p", "quadratic", "--steps", 1, "--jobs", 0, "-o", tmp_path)
     assert (code, err) == (0, "warning: plugin 'acme': failed to import acme: No module named 'jax'\n")
     assert "plugin 'acme': failed to import" in refused("run", "-a", "soba", "-p", "quadratic")

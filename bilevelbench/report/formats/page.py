@@ -29,7 +29,7 @@ from bilevelbench.report.analysis.summary import (
 )
 from bilevelbench.report.analysis.tuning import Tuning, remarks
 from bilevelbench.report.analysis.tuning import readable as readable_tuning
-from bilevelbench.report.analysis.verdicts import Outcome
+from bilevelbench.report.analysis.verdicts import ExperimentOutcome
 from bilevelbench.report.figures.curves import convergence, families, profile_figure
 from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
 from bilevelbench.report.figures.rates import claim_figure, rate_figure
@@ -50,7 +50,7 @@ def write_page(
     command: str = "",
     rates: Sequence[RateTable] = (),
     weight: float = 1.0,
-    experiments: Sequence[Outcome] = (),
+    experiments: Sequence[ExperimentOutcome] = (),
     tuning: Tuning | None = None,
 ) -> Path:
     """Tables and figures of these results; everything that a plugin or a result says is escaped."""
@@ -77,7 +77,7 @@ def write_page(
         failed=int(reached.failed(results.runs).sum()),
         reading=reading(table) if titles else "",
         certificates=certificates(results.runs) if titles else "",
-        unreadable=results.problems,
+        unreadable=results.warnings,
         statuses=list(Status),
         command=printable(command),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -103,7 +103,7 @@ def _board(results: Results, weight: float) -> dict[str, Any]:
     }
 
 
-def _experiment(one: Outcome, n: int) -> dict[str, Any]:
+def _experiment(one: ExperimentOutcome, n: int) -> dict[str, Any]:
     return {
         "title": printable(one.figure.title),
         "claim": printable(one.figure.claim),
