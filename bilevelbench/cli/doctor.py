@@ -47,6 +47,7 @@ def _folder() -> Finding:
 def _trial(registry: Registry) -> Finding:
     """F2BA on the quadratic for 20 steps, from end to end, in this process."""
     from bilevelbench.api import run  # torch
+    from bilevelbench.results.status import Status
 
     if "f2ba" not in registry.algorithms or "quadratic" not in registry.problems:
         return _finding("trial", False, "the built-in plugins are not there; install bilevelbench again")
@@ -56,7 +57,7 @@ def _trial(registry: Registry) -> Finding:
     except Exception as error:  # whatever is wrong here is a finding
         return _finding("trial", False, f"f2ba on quadratic: {type(error).__name__}: {error}")
     seen = f"f2ba on quadratic: {row['status']}, {row['first_order']} calls in 20 steps, {expected} expected"
-    return _finding("trial", bool(row["status"] == "budget" and row["first_order"] == expected), seen)
+    return _finding("trial", bool(row["status"] == Status.BUDGET and row["first_order"] == expected), seen)
 
 
 def _rounding() -> Finding:

@@ -38,16 +38,13 @@ def measure_table(
 
     from bilevelbench.cli.progress import run_missing
     from bilevelbench.discovery.registry import registry
-    from bilevelbench.report.analysis.rates import markdown
-    from bilevelbench.report.figures.rates import figure
     from bilevelbench.results.store import Store
     from bilevelbench.studies.rates.study import run_rates, write
     from bilevelbench.studies.rates.suite import RateSuite
 
     name = f"rates_table{table}" + ("_kappa" if over == "kappa" else "")
-    folder = (
-        out or Path("results") / name
-    ).absolute()  # before any plugin is loaded, which may change the working directory
+    # before any plugin is loaded, which may change the working directory
+    folder = (out or Path("results") / name).absolute()
     if name not in registry().suites:
         known = sorted(s.removeprefix("rates_") for s in registry().suites if s.startswith("rates_"))
         raise InvalidInput(f"there are no rates for table {table} over {over}; there is {', '.join(known)}")
@@ -63,13 +60,20 @@ def measure_table(
     rows: list[RateRecord] = [m.as_dict() for m in found]
     title = suite.title + (" (quick)" if quick else "")
     write(found, title, folder / "rates.json")
-    (folder / "rates.md").write_text(markdown(title, rows), encoding="utf-8")
-    (folder / "rates.svg").write_text(figure(title, rows), encoding="utf-8")
+    _write_documents(folder, title, rows)
     if as_json:
         print(json.dumps(rows, indent=1))
         return
     print_rates(console, title, rows)
     say(console, f"figure: {(folder / 'rates.svg').resolve()}")
+
+
+def _write_documents(folder: Path, title: str, rows: Sequence[RateRecord]) -> None:
+    from bilevelbench.report.analysis.rates import markdown
+    from bilevelbench.report.figures.rates import figure
+
+    (folder / "rates.md").write_text(markdown(title, rows), encoding="utf-8")
+    (folder / "rates.svg").write_text(figure(title, rows), encoding="utf-8")
 
 
 def print_rates(console: Console, title: str, rows: Sequence[RateRecord]) -> None:
@@ -97,7 +101,7 @@ def rates(
     table: Annotated[int, typer.Option(help="A complexity table of the paper.")] = 1,
     over: Annotated[str, typer.Option(help="eps, or kappa for the condition number.")] = "eps",
     setting: Annotated[str | None, typer.Option(help="Of table 2: partial or full. Default: both.")] = None,
-    method: Annotated[list[str] | None, typer.Option("--method", "-m", help="Only these rows; repeatable.")] = None,
+    method: Annotated[list[str] | None, typer.Option("--method", "-a", help="Only these methods; repeatable.")] = None,
     preset: Annotated[
         str,
         typer.Option(help="rate: the theorem's powers of eps with constants of order one; theory: its constants too."),

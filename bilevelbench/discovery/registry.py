@@ -104,7 +104,7 @@ class Registry:
             return
         offers = False
         for kind, hook, table in (
-            ("algorithm", manager.hook.bilevelbench_algorithms, self.algorithms),
+            ("method", manager.hook.bilevelbench_algorithms, self.algorithms),
             ("problem", manager.hook.bilevelbench_problems, self.problems),
             ("suite", manager.hook.bilevelbench_suites, self.suites),
             ("executor", manager.hook.bilevelbench_executors, self.executors),
@@ -131,7 +131,7 @@ class Registry:
         elif kind == "executor":
             wrong = wrong_executor(item)
         else:
-            wrong = wrong_class(item, Algorithm if kind == "algorithm" else Problem)
+            wrong = wrong_class(item, Algorithm if kind == "method" else Problem)
         if wrong:
             self.failures.append(PluginFailure(plugin, wrong))
             return
@@ -151,7 +151,7 @@ class Registry:
 
     def algorithm(self, name: str) -> Entry[type[Algorithm]]:
         """By name, or `FILE.py`, or `FILE.py:Class`."""
-        return self._find("algorithm", name, self.algorithms, Algorithm)
+        return self._find("method", name, self.algorithms, Algorithm)
 
     def problem(self, name: str) -> Entry[type[Problem]]:
         """By name, or `FILE.py`, or `FILE.py:Class`."""

@@ -162,7 +162,7 @@ def _divide(table: dict[float, pd.DataFrame], points: Sequence[Point], count: st
 
 def _success(table: dict[float, pd.DataFrame]) -> float:
     status = pd.concat([frame["status"] for frame in table.values()])
-    return float((status == "target").mean())
+    return float((status == Status.TARGET).mean())
 
 
 def _fit(

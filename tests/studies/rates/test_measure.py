@@ -196,7 +196,7 @@ def test_bundled_suite_plans(name):
         (["--table", "9"], "no rates for table 9"),
         (["--over", "mu"], "unknown --over 'mu'"),
         (["--preset", "best"], "unknown --preset 'best'"),
-        (["-m", "f2b"], "did you mean 'f2ba'"),
+        (["-a", "f2b"], "did you mean 'f2ba'"),
     ],
 )
 def test_bad_option_is_a_sentence(arguments, said, tmp_path):
@@ -208,7 +208,7 @@ def test_bad_option_is_a_sentence(arguments, said, tmp_path):
 @pytest.mark.slow
 def test_command_prints_rows_as_json(tmp_path):
     result = CliRunner().invoke(
-        app, ["rates", "--quick", "--json", "-m", "ba", "--jobs", "0", "-o", str(tmp_path / "out")]
+        app, ["rates", "--quick", "--json", "-a", "ba", "--jobs", "0", "-o", str(tmp_path / "out")]
     )
     rows = json.loads(result.stdout)
     assert rows[0].keys() >= KEYS
