@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from bilevelbench.discovery.entry import Entry, make
-from bilevelbench.discovery.registry import Registry, registry
+from bilevelbench.discovery.registry import Registry
+from bilevelbench.discovery.registry import registry as installed
 from bilevelbench.engine.agents.leader import dismiss
 from bilevelbench.engine.loop import PackRun, run_pack
 from bilevelbench.engine.record import PackResult
@@ -65,24 +66,24 @@ def run(
     the results are stored there, and what is stored already is not run again. `jobs` worker processes; 0 is this one.
     """
     folder = None if out is None else Path(out).absolute()  # plugins may change the working directory
-    plugins = copy.copy(registry())
-    plugins.algorithms, plugins.problems = dict(plugins.algorithms), dict(plugins.problems)
+    registry = copy.copy(installed())
+    registry.algorithms, registry.problems = dict(registry.algorithms), dict(registry.problems)
     limit = checked_budget(cost=budget, steps=steps, seconds=seconds)
     trials = [
         make_trial(
-            plugins, a, p, seed=seed, budget=limit, targets=tuple(targets), schedule=schedule or Schedule(), dtype=dtype,
+            registry, a, p, seed=seed, budget=limit, targets=tuple(targets), schedule=schedule or Schedule(), dtype=dtype,
             label=str(a),
         )
-        for p in _specs(problems, plugins)
-        for a in _specs(algorithms, plugins)
+        for p in _specs(problems, registry)
+        for a in _specs(algorithms, registry)
         for seed in (range(seeds) if isinstance(seeds, int) else seeds)
     ]  # fmt: skip
     if folder is not None:
-        return run_trials(trials, Store(folder), plugins, Execution(jobs=jobs))
+        return run_trials(trials, Store(folder), registry, Execution(jobs=jobs))
     if jobs:
         raise InvalidInput(f"jobs = {jobs} needs a folder for the results; set `out`")
     try:
-        packs = [run_pack(pack, plugins) for pack in plan(list({t.id: t for t in trials}.values()), plugins)]
+        packs = [run_pack(pack, registry) for pack in plan(list({t.id: t for t in trials}.values()), registry)]
     finally:
         dismiss()
     whole = PackResult()
@@ -181,7 +182,7 @@ def _instance_of(
 
 def _chosen(algorithm: str | Algorithm, params: dict[str, Any]) -> Algorithm:
     if not isinstance(algorithm, Algorithm):
-        made: Algorithm = make(registry().algorithm(algorithm), params)
+        made: Algorithm = make(installed().algorithm(algorithm), params)
         return made
     if params:
         raise InvalidInput(f"{', '.join(params)}: {algorithm.name} is given as an object; set its parameters there")
@@ -213,7 +214,7 @@ def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tenso
     )  # fmt: skip
 
 
-def _specs(chosen: Chosen | Sequence[Chosen], plugins: Registry) -> list[Spec]:
+def _specs(chosen: Chosen | Sequence[Chosen], registry: Registry) -> list[Spec]:
     items = [chosen] if isinstance(chosen, (str, Algorithm, Problem)) else list(chosen)
     out: list[Spec] = []
     for item in items:
@@ -221,7 +222,7 @@ def _specs(chosen: Chosen | Sequence[Chosen], plugins: Registry) -> list[Spec]:
             out += parse_spec(item)
             continue
         is_method = isinstance(item, Algorithm)
-        table: dict[str, Any] = plugins.algorithms if is_method else plugins.problems
+        table: dict[str, Any] = registry.algorithms if is_method else registry.problems
         taken = table.setdefault(item.name, Entry(type(item), "this session", _source_version(type(item))))
         if taken.value is not type(item):
             kind = "method" if is_method else "problem"

@@ -132,7 +132,7 @@ def test_mistakes_of_the_caller_raise_before_anything_runs(arguments, message):
 
 
 def test_unknown_method_with_a_suggestion():
-    with pytest.raises(UnknownName, match="unknown algorithm 'f2bba'; did you mean 'f2ba'"):
+    with pytest.raises(UnknownName, match="unknown method 'f2bba'; did you mean 'f2ba'"):
         bilevelbench.run("f2bba", "quadratic", steps=1)
 
 
@@ -653,7 +653,7 @@ def test_suite_errors_are_sentences(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('algorithm = [{name = "f2bba"}]\n', "unknown algorithm 'f2bba'; did you mean 'f2ba'"),
+        ('algorithm = [{name = "f2bba"}]\n', "unknown method 'f2bba'; did you mean 'f2ba'"),
         ('problem = [{name = "quadratc"}]\n', "unknown problem 'quadratc'; did you mean 'quadratic'"),
         ('algorithm = [{name = "f2ba", params = {Lam = 3}}]\n', "f2ba has no parameter 'Lam'; did you mean 'lam'"),
         ('problem = [{name = "quadratic", params = {kappa = 0.5}}]\n', "quadratic: kappa = 0.5"),

@@ -1,5 +1,6 @@
 """Files of the repository that name versions, fragments and folders agree with each other."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -58,3 +59,21 @@ def test_the_guide_for_contributors_names_every_folder_and_no_other():
     assert named == folders
     for path in re.findall(r"`((?:bilevelbench|plugins|tests|docs|benchmarks)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "bilevelbench").rglob("*.py")), ids=lambda path: str(path.name))
+def test_modules_and_functions_stay_short(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 350
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lengths = {node.name: node.end_lineno - node.lineno + 1 for node in functions}
+    assert {name: length for name, length in lengths.items() if length > 50} == {}
+
+
+def test_no_two_public_classes_of_the_core_share_a_name():
+    homes: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "bilevelbench").rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

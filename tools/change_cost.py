@@ -83,7 +83,7 @@ class SerialExecutor(Executor):
 
     def __call__(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
         for pack in packs:
-            yield run_and_store(pack, store, self.plugins)
+            yield run_and_store(pack, store, self.registry)
 
 
 @hookimpl

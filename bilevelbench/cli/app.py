@@ -51,7 +51,7 @@ app.command(
     "`bilevelbench run --suite tuning/best.toml -o tuned`"
 )(tune)
 
-app.command("list", epilog="Example: `bilevelbench list algorithms --json`")(list_)
+app.command("list", epilog="Example: `bilevelbench list methods --json`")(list_)
 
 app.command(epilog="Example: `bilevelbench info f2ba`")(info)
 
@@ -63,9 +63,7 @@ app.command(
 
 app.command(epilog="Examples: `bilevelbench check my_method.py`\n\n`bilevelbench check --all --json`")(check)
 
-app.command(epilog="Examples: `bilevelbench new algorithm my_method --file`\n\n`bilevelbench new problem my_problem`")(
-    new
-)
+app.command(epilog="Examples: `bilevelbench new method my_method --file`\n\n`bilevelbench new problem my_problem`")(new)
 
 app.command(epilog="Example: `bilevelbench merge mine theirs -o both`")(merge)
 

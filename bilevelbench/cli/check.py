@@ -147,7 +147,7 @@ def _work(name: str, memory: float, sender: Connection) -> None:
         sender.send(("mistake", str(error)))
 
 
-def _plugins(plugins: Registry, name: str, sender: Connection) -> list[Any]:
+def _plugins(registry: Registry, name: str, sender: Connection) -> list[Any]:
     """The methods and problems that the name means, made with its parameters; a file that does not load is an outcome."""
     from bilevelbench.discovery.entry import make
     from bilevelbench.discovery.loose_files import classes_in_file, file_and_class, is_file
@@ -167,25 +167,27 @@ def _plugins(plugins: Registry, name: str, sender: Connection) -> list[Any]:
             sender.send(("end", failed.as_dict()))
             return []
         file, _ = file_and_class(spec.name)
-        entries = [_entry(plugins, cls, file) for cls in classes]
+        entries = [_entry(registry, cls, file) for cls in classes]
     else:
-        tables: tuple[dict[str, Any], ...] = (plugins.algorithms, plugins.problems)
+        tables: tuple[dict[str, Any], ...] = (registry.algorithms, registry.problems)
         entries = [table[spec.name] for table in tables if spec.name in table]
         failures = [
-            failure for failure in plugins.failures if spec.name in (failure.plugin, failure.plugin.split("-")[-1])
+            failure for failure in registry.failures if spec.name in (failure.plugin, failure.plugin.split("-")[-1])
         ]
         for failure in failures:
             told = f"expected a plugin that can be used; saw {failure.reason}; mend it and install it again"
             sender.send(("end", Outcome(failure.plugin, "file", "loads", "failed", told).as_dict()))
         if not entries and not failures:
-            raise UnknownName("method or problem", spec.name, [*plugins.algorithms, *plugins.problems], plugins._hint())
+            raise UnknownName(
+                "method or problem", spec.name, [*registry.algorithms, *registry.problems], registry._hint()
+            )
     return [make(entry, spec.params or usual_parameters(entry.value)) for entry in entries]
 
 
-def _entry(plugins: Registry, cls: type, file: str) -> Any:
+def _entry(registry: Registry, cls: type, file: str) -> Any:
     from bilevelbench.model.algorithm import Algorithm
 
-    find = plugins.algorithm if issubclass(cls, Algorithm) else plugins.problem
+    find = registry.algorithm if issubclass(cls, Algorithm) else registry.problem
     return find(f"{file}:{cls.__name__}")
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 INTERRUPTED = "interrupted; what was finished is stored, and the same command continues from there"
 
 
-def warn_failures(plugins: Registry) -> None:
-    for failure in plugins.failures:
+def warn_failures(registry: Registry) -> None:
+    for failure in registry.failures:
         typer.echo(f"warning: {failure}", err=True)
 
 

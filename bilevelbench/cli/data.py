@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from bilevelbench.discovery.registry import Registry
     from bilevelbench.model.data_file import DataFile
 
-Row = dict[str, Any]
+FileRow = dict[str, Any]
 
 
-def list_files(plugins: Registry) -> list[Row]:
+def list_files(registry: Registry) -> list[FileRow]:
     """One row per file: its name, the problems that read it, where it is, its licence. Nothing is read."""
-    return [_row(file, problems) for file, problems in _known(plugins).values()]
+    return [_row(file, problems) for file, problems in _known(registry).values()]
 
 
-def fetch_files(plugins: Registry, names: Sequence[str], source: Path | None = None) -> list[Row]:
+def fetch_files(registry: Registry, names: Sequence[str], source: Path | None = None) -> list[FileRow]:
     """Put files into the cache, from `source` or the network; those that are already somewhere are left alone."""
     rows = []
-    for file, problems in _chosen(plugins, names):
+    for file, problems in _chosen(registry, names):
         found = None if source is not None else file.locate()
         if found is None:
             file.fetch(source)
@@ -37,10 +37,10 @@ def fetch_files(plugins: Registry, names: Sequence[str], source: Path | None = N
     return rows
 
 
-def verify_files(plugins: Registry, names: Sequence[str]) -> list[Row]:
+def verify_files(registry: Registry, names: Sequence[str]) -> list[FileRow]:
     """Check what is there against its checksum. `ok` is None where nothing is there."""
     rows = []
-    for file, problems in _chosen(plugins, names):
+    for file, problems in _chosen(registry, names):
         found = file.locate()
         row = _row(file, problems) | {"ok": None, "seen": "not here"}
         if found is not None:
@@ -53,9 +53,9 @@ def verify_files(plugins: Registry, names: Sequence[str]) -> list[Row]:
     return rows
 
 
-def _known(plugins: Registry) -> dict[str, tuple[DataFile, list[str]]]:
+def _known(registry: Registry) -> dict[str, tuple[DataFile, list[str]]]:
     known: dict[str, tuple[DataFile, list[str]]] = {}
-    for name, entry in sorted(plugins.problems.items()):
+    for name, entry in sorted(registry.problems.items()):
         for file in entry.value.data_files:
             other, problems = known.setdefault(file.name, (file, []))
             if other.sha256 != file.sha256:
@@ -66,15 +66,15 @@ def _known(plugins: Registry) -> dict[str, tuple[DataFile, list[str]]]:
     return known
 
 
-def _chosen(plugins: Registry, names: Sequence[str]) -> list[tuple[DataFile, list[str]]]:
-    known = _known(plugins)
+def _chosen(registry: Registry, names: Sequence[str]) -> list[tuple[DataFile, list[str]]]:
+    known = _known(registry)
     for name in names:
         if name not in known:
             raise UnknownName("data file", name, known)
     return [known[name] for name in names or known]
 
 
-def _row(file: DataFile, problems: list[str]) -> Row:
+def _row(file: DataFile, problems: list[str]) -> FileRow:
     found = file.locate()
     return {
         "name": file.name,

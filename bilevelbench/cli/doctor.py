@@ -21,22 +21,21 @@ def examine() -> list[Finding]:
     from bilevelbench.discovery.registry import registry
     from bilevelbench.execute.environment import environment
 
-    plugins = registry()
     facts = environment()
     return [
         _finding("python", True, f"{facts['python']} on {facts['platform']}"),
         _finding("machine", True, f"{facts['cpu']}, {facts['cores']} cores, {(facts['memory'] or 0) / 2**30:.1f} GiB"),
         _finding("versions", True, ", ".join(f"{k} {v}" for k, v in facts["packages"].items() if v)),
-        *(_finding("plugin", False, str(failure)) for failure in plugins.failures),
-        _finding("plugins", bool(plugins.algorithms), _census(plugins)),
+        *(_finding("plugin", False, str(failure)) for failure in registry().failures),
+        _finding("plugins", bool(registry().algorithms), _census(registry())),
         _folder(),
-        _trial(plugins),
+        _trial(registry()),
         _rounding(),
     ]
 
 
-def _census(plugins: Registry) -> str:
-    return f"{len(plugins.algorithms)} methods, {len(plugins.problems)} problems, {len(plugins.suites)} suites"
+def _census(registry: Registry) -> str:
+    return f"{len(registry.algorithms)} methods, {len(registry.problems)} problems, {len(registry.suites)} suites"
 
 
 def _folder() -> Finding:
@@ -45,11 +44,12 @@ def _folder() -> Finding:
     return _finding("folder", ok, seen)
 
 
-def _trial(plugins: Registry) -> Finding:
+def _trial(registry: Registry) -> Finding:
     """F2BA on the quadratic for 20 steps, from end to end, in this process."""
     from bilevelbench.api import run  # torch
+    from bilevelbench.results.status import Status
 
-    if "f2ba" not in plugins.algorithms or "quadratic" not in plugins.problems:
+    if "f2ba" not in registry.algorithms or "quadratic" not in registry.problems:
         return _finding("trial", False, "the built-in plugins are not there; install bilevelbench again")
     expected = 20 * (3 * 10 + 3)
     try:
@@ -57,7 +57,7 @@ def _trial(plugins: Registry) -> Finding:
     except Exception as error:  # whatever is wrong here is a finding
         return _finding("trial", False, f"f2ba on quadratic: {type(error).__name__}: {error}")
     seen = f"f2ba on quadratic: {row['status']}, {row['first_order']} calls in 20 steps, {expected} expected"
-    return _finding("trial", bool(row["status"] == "budget" and row["first_order"] == expected), seen)
+    return _finding("trial", bool(row["status"] == Status.BUDGET and row["first_order"] == expected), seen)
 
 
 def _rounding() -> Finding:

@@ -13,11 +13,11 @@ from bilevelbench.errors import UnknownName
 
 
 def list_(
-    what: Annotated[str, typer.Argument(help="algorithms, problems, suites or executors; nothing lists all.")] = "all",
+    what: Annotated[str, typer.Argument(help="methods, problems, suites or executors. Default: all.")] = "all",
     as_json: Json = False,
 ) -> None:
     """What there is: methods, problems, suites and executors, each with its plugin."""
-    kinds = ("algorithms", "problems", "suites", "executors")
+    kinds = ("methods", "problems", "suites", "executors")
     if what not in (*kinds, "all"):
         raise UnknownName("kind", what, kinds)
     from bilevelbench.discovery.catalogue import catalogue

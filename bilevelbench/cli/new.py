@@ -15,10 +15,10 @@ import typer
 
 from bilevelbench.errors import InvalidInput, UnknownName
 
-KINDS = ("algorithm", "problem")
+KINDS = ("method", "problem")
 _THIRD_PARTIES = {"torch", "numpy", "scipy", "pandas", "pydantic", "pytest", "bilevelbench"}
 
-#: What a distribution holds: the path, and the template behind it. {kind} is algorithm or problem.
+#: What a distribution holds: the path, and the template behind it. {kind} is method or problem.
 _LAYOUT = {
     "pyproject.toml": "pyproject.toml.txt",
     "README.md": "README_{kind}.md.txt",
@@ -49,8 +49,8 @@ def new_plugin(kind: str, name: str, file: bool = False, folder: Path = Path()) 
 
 def next_steps(kind: str, name: str, path: Path) -> str:
     """What to type now."""
-    option = "-a" if kind == "algorithm" else "-p"
-    other = "-p quadratic" if kind == "algorithm" else "-a f2ba"
+    option = "-a" if kind == "method" else "-p"
+    other = "-p quadratic" if kind == "method" else "-a f2ba"
     if path.suffix == ".py":
         return (
             f"wrote {path}; now:\n  bilevelbench check {path}\n  bilevelbench run {option} {path} {other} --steps 100 -o out\n"
@@ -73,12 +73,11 @@ def _words(kind: str, name: str) -> dict[str, str]:
         raise InvalidInput(f"{name!r} is no name for a Python file: lower-case letters, digits and _; try {tip!r}")
     if name in sys.stdlib_module_names or name in _THIRD_PARTIES:
         raise InvalidInput(f"a file called {name}.py would hide the Python module {name!r}; try 'my_{name}'")
-    plugins = registry()
-    tables: Mapping[str, Mapping[str, Any]] = {"algorithm": plugins.algorithms, "problem": plugins.problems}
+    tables: Mapping[str, Mapping[str, Any]] = {"method": registry().algorithms, "problem": registry().problems}
     if name in tables[kind]:
         owner = tables[kind][name]
         raise InvalidInput(
-            f"there is {_article(kind)} {name!r} already, of plugin {owner.plugin!r}; try {_free(name, tables[kind])!r}"
+            f"there is a {kind} {name!r} already, of plugin {owner.plugin!r}; try {_free(name, tables[kind])!r}"
         )
     class_name = "".join(part.capitalize() for part in name.split("_"))
     if re.search(rf"\b{class_name}\b", _text(f"{kind}.py.txt")):
@@ -88,10 +87,6 @@ def _words(kind: str, name: str) -> dict[str, str]:
         raise InvalidInput(f"there is a package {package} already; try 'my_{name}'")
     hyphens = package.replace("_", "-")
     return {"PluginName": class_name, "bilevelbench_plugin_name": package, "plugin-name": hyphens, "plugin_name": name}
-
-
-def _article(kind: str) -> str:
-    return "a method" if kind == "algorithm" else "a problem"
 
 
 def _free(name: str, taken: Mapping[str, Any]) -> str:
@@ -137,7 +132,7 @@ def _write(texts: Mapping[Path, str], target: Path) -> None:
 
 
 def new(
-    kind: Annotated[str, typer.Argument(help="algorithm or problem.")],
+    kind: Annotated[str, typer.Argument(help="method or problem.")],
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and underscores.")],
     file: Annotated[bool, typer.Option("--file", help="One loose file instead of a distribution.")] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder it is put into.")] = Path(),

@@ -18,8 +18,20 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NAMED = "NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; repeatable."
-Methods = Annotated[list[str] | None, typer.Option("--algorithm", "-a", help=_NAMED)]
+Methods = Annotated[list[str] | None, typer.Option("--method", "-a", help=_NAMED)]
 Problems = Annotated[list[str] | None, typer.Option("--problem", "-p", help=_NAMED)]
+
+# What a trial is given, for the commands that plan trials.
+BudgetLimit = Annotated[
+    float | None, typer.Option("--budget", help="Cost of a trial, in calls (samples if stochastic).")
+]
+StepLimit = Annotated[int | None, typer.Option("--steps", help="Outer steps of a trial.")]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option("--seconds", help="Seconds that the steps of a trial may take; a worker that hangs is killed."),
+]
+Targets = Annotated[list[float] | None, typer.Option("--target", help="Stop at this norm of grad phi; repeatable.")]
+Dtype = Annotated[str | None, typer.Option("--dtype", help="float64 or float32.")]
 
 # Where trials run, for every command that runs any; together they are an `Execution`.
 Jobs = Annotated[int | None, typer.Option(min=0, help="Workers; 0 runs in this process. Default: the cores.")]
@@ -29,7 +41,7 @@ Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler
 
 
 def suites_of(
-    plugins: Registry, algorithms: list[str], problems: list[str], all_: bool, name: str | None
+    registry: Registry, algorithms: list[str], problems: list[str], all_: bool, name: str | None
 ) -> list[Suite]:
     """The plans that the options describe. `--all` and `--suite` may be narrowed by -a and -p."""
     from bilevelbench.plan.spec_text import parse_lists
@@ -39,9 +51,9 @@ def suites_of(
     if all_ and name:
         raise InvalidInput("--all is the suite `quick`; give --all or --suite, not both")
     if all_ or name:
-        path = plugins.suite(name or "quick")
+        path = registry.suite(name or "quick")
         try:
-            plans = load_suites(path, plugins)
+            plans = load_suites(path, registry)
         except UnicodeDecodeError:
             raise InvalidInput(f"suite {path} is not valid UTF-8; save it as UTF-8") from None
         except OSError as error:

@@ -77,8 +77,8 @@ def _run_once(
     console: Console, store: Store, trials: Sequence[Trial], executor: Executor
 ) -> tuple[Results, frozenset[str]]:
     todo = outstanding(trials, store, executor)
-    for problem in store.problems:
-        say(console, f"warning: {problem}")
+    for warning in store.warnings:
+        say(console, f"warning: {warning}")
     told = _count(len(todo.wanted), "trial")
     if todo.trials < len(todo.wanted):
         told += f", {len(todo.wanted) - todo.trials} of them stored already"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bilevelbench.execute.executor import Execution
     from bilevelbench.plan.trial import Trial
-    from bilevelbench.report.analysis.rates import Row
+    from bilevelbench.report.analysis.rates import RateRecord
     from bilevelbench.results.schema import Results
 
 
@@ -38,34 +38,29 @@ def measure_table(
 
     from bilevelbench.cli.progress import run_missing
     from bilevelbench.discovery.registry import registry
-    from bilevelbench.report.analysis.rates import markdown
-    from bilevelbench.report.figures.rates import figure
     from bilevelbench.results.store import Store
     from bilevelbench.studies.rates.study import run_rates, write
     from bilevelbench.studies.rates.suite import RateSuite
 
     name = f"rates_table{table}" + ("_kappa" if over == "kappa" else "")
-    folder = (
-        out or Path("results") / name
-    ).absolute()  # before any plugin is loaded, which may change the working directory
-    plugins = registry()
-    if name not in plugins.suites:
-        known = sorted(s.removeprefix("rates_") for s in plugins.suites if s.startswith("rates_"))
+    # before any plugin is loaded, which may change the working directory
+    folder = (out or Path("results") / name).absolute()
+    if name not in registry().suites:
+        known = sorted(s.removeprefix("rates_") for s in registry().suites if s.startswith("rates_"))
         raise InvalidInput(f"there are no rates for table {table} over {over}; there is {', '.join(known)}")
-    suite = RateSuite.load(plugins.suite(name))
+    suite = RateSuite.load(registry().suite(name))
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 
-    with execution.open(plugins) as executor:
+    with execution.open(registry()) as executor:
 
         def run(trials: Sequence[Trial]) -> Results:
             return run_missing(console, store, trials, executor)
 
-        found = run_rates(suite, plugins, run, methods, quick, preset, setting)
-    rows: list[Row] = [m.as_dict() for m in found]
+        found = run_rates(suite, registry(), run, methods, quick, preset, setting)
+    rows: list[RateRecord] = [m.as_dict() for m in found]
     title = suite.title + (" (quick)" if quick else "")
     write(found, title, folder / "rates.json")
-    (folder / "rates.md").write_text(markdown(title, rows), encoding="utf-8")
-    (folder / "rates.svg").write_text(figure(title, rows), encoding="utf-8")
+    _write_documents(folder, title, rows)
     if as_json:
         print(json.dumps(rows, indent=1))
         return
@@ -73,7 +68,15 @@ def measure_table(
     say(console, f"figure: {(folder / 'rates.svg').resolve()}")
 
 
-def print_rates(console: Console, title: str, rows: Sequence[Row]) -> None:
+def _write_documents(folder: Path, title: str, rows: Sequence[RateRecord]) -> None:
+    from bilevelbench.report.analysis.rates import markdown
+    from bilevelbench.report.figures.rates import figure
+
+    (folder / "rates.md").write_text(markdown(title, rows), encoding="utf-8")
+    (folder / "rates.svg").write_text(figure(title, rows), encoding="utf-8")
+
+
+def print_rates(console: Console, title: str, rows: Sequence[RateRecord]) -> None:
     """The paper's table, grouped by oracle, with the measured columns beside the claims."""
     from rich.table import Table
     from rich.text import Text
@@ -98,7 +101,7 @@ def rates(
     table: Annotated[int, typer.Option(help="A complexity table of the paper.")] = 1,
     over: Annotated[str, typer.Option(help="eps, or kappa for the condition number.")] = "eps",
     setting: Annotated[str | None, typer.Option(help="Of table 2: partial or full. Default: both.")] = None,
-    method: Annotated[list[str] | None, typer.Option("--method", "-m", help="Only these rows; repeatable.")] = None,
+    method: Annotated[list[str] | None, typer.Option("--method", "-a", help="Only these methods; repeatable.")] = None,
     preset: Annotated[
         str,
         typer.Option(help="rate: the theorem's powers of eps with constants of order one; theory: its constants too."),

@@ -29,6 +29,6 @@ def report(
     if format_ not in FORMATS:
         raise UnknownName("format", format_, FORMATS)
     found = read_report(folder, weight)
-    for problem in found.problems:
-        typer.echo(f"warning: {problem}", err=True)
+    for warning in found.warnings:
+        typer.echo(f"warning: {warning}", err=True)
     typer.echo(write_report(found, format_, folder, out), nl=False)

@@ -4,36 +4,54 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bilevelbench.cli.console import interruptible, warn_failures
-from bilevelbench.cli.options import ExecutorName, Jobs, Memory, Methods, Problems, Scheduler, override, suites_of
+from bilevelbench.cli.options import (
+    BudgetLimit,
+    Dtype,
+    ExecutorName,
+    Jobs,
+    Memory,
+    Methods,
+    Problems,
+    Scheduler,
+    StepLimit,
+    Targets,
+    TimeLimit,
+    override,
+    suites_of,
+)
 from bilevelbench.engine.agents.torchrun import under_torchrun
 from bilevelbench.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from bilevelbench.plan.suite import Suite
+    from bilevelbench.plan.trial import Trial
+    from bilevelbench.report.analysis.verdicts import Experiment
+
 
 def run(
-    algorithm: Methods = None,
+    method: Methods = None,
     problem: Problems = None,
     all_: Annotated[bool, typer.Option("--all", help="Every method on every embedded problem: suite `quick`.")] = False,
     suite: Annotated[str | None, typer.Option(help="A suite by name, or a TOML file.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N-1.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Cost of a trial, in calls (samples if stochastic).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Outer steps of a trial.")] = None,
-    seconds: Annotated[
-        float | None, typer.Option(help="Seconds of steps of a trial; a worker that hangs is killed.")
-    ] = None,
-    target: Annotated[list[float] | None, typer.Option(help="Stop at this norm of grad phi; repeatable.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float64 or float32.")] = None,
+    budget: BudgetLimit = None,
+    steps: StepLimit = None,
+    seconds: TimeLimit = None,
+    target: Targets = None,
+    dtype: Dtype = None,
     jobs: Jobs = None,
     memory: Memory = None,
     timed: Annotated[bool, typer.Option("--timed", help="One trial at a time, one worker: for time axes.")] = False,
     executor: ExecutorName = "local",
     scheduler: Scheduler = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what it holds is not run again.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Results; what is there is not run again.")] = Path(
         "results"
     ),
 ) -> None:
@@ -47,31 +65,35 @@ def run(
         from bilevelbench.cli.progress import run_with_progress
         from bilevelbench.discovery.registry import registry
         from bilevelbench.execute.executor import Execution
-        from bilevelbench.report.analysis.verdicts import Experiment
         from bilevelbench.results.reached import failed
 
         execution = Execution(executor, jobs, memory, timed, scheduler=scheduler)
-        plugins = registry()
-        warn_failures(plugins)
-        workers = execution.open(plugins)
+        warn_failures(registry())
+        workers = execution.open(registry())
         plans = [
             override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
-            for plan in suites_of(plugins, algorithm or [], problem or [], all_, suite)
+            for plan in suites_of(registry(), method or [], problem or [], all_, suite)
         ]
-        parts = [plan.trials(plugins) for plan in plans]
+        parts = [plan.trials(registry()) for plan in plans]
         trials = list({trial.id: trial for part in parts for trial in part}.values())
         if not trials:
             raise InvalidInput("this plan has no trials: no method meets any problem; name others with -a and -p")
-        experiments = [
-            Experiment.of(plan.figure, part, plan.description if plan.tuned else "")
-            for plan, part in zip(plans, parts, strict=True)
-            if plan.figure and part
-        ]
         command = "bilevelbench " + shlex.join(sys.argv[1:])
         with workers:
-            results = run_with_progress(trials, out, workers, command, experiments)
+            results = run_with_progress(trials, out, workers, command, _experiments(plans, parts))
         if failed(results.runs).all():
             raise typer.Exit(1)
+
+
+def _experiments(plans: Sequence[Suite], parts: Sequence[Sequence[Trial]]) -> list[Experiment]:
+    """The figures that the plans reproduce, each with the trials of its plan."""
+    from bilevelbench.report.analysis.verdicts import Experiment
+
+    return [
+        Experiment.of(plan.figure, part, plan.description if plan.tuned else "")
+        for plan, part in zip(plans, parts, strict=True)
+        if plan.figure and part
+    ]
 
 
 def _jobs_under_torchrun(jobs: int | None, timed: bool, executor: str) -> int | None:

@@ -11,6 +11,8 @@ import typer
 
 from bilevelbench.cli.console import interruptible, say, terminal, warn_failures
 from bilevelbench.cli.options import (
+    BudgetLimit,
+    Dtype,
     ExecutorName,
     Jobs,
     Json,
@@ -18,6 +20,7 @@ from bilevelbench.cli.options import (
     Methods,
     Problems,
     Scheduler,
+    StepLimit,
     override,
     suites_of,
 )
@@ -65,7 +68,7 @@ def tune_suite(suite: Suite, out: Path, executor: Executor, as_json: bool = Fals
         def run(trials: Sequence[Trial]) -> Results:
             return run_missing(console, store, trials, executor)
 
-        done, results = run_tuning(suite, executor.plugins, run)
+        done, results = run_tuning(suite, executor.registry, run)
     record = tuning_record(suite, done, results)
     write_tuning(out, record, best_suite(suite, done, record))
     found = read_tuning(out)
@@ -115,7 +118,7 @@ def print_tuning(console: Console, tuning: Tuning) -> None:
 
 
 def tune(
-    algorithm: Methods = None,
+    method: Methods = None,
     problem: Problems = None,
     suite: Annotated[str | None, typer.Option(help="A suite by name, or a TOML file; its table [tune] counts.")] = None,
     by: Annotated[str | None, typer.Option(help="What chooses: phi, or a metric of the problem.")] = None,
@@ -123,9 +126,9 @@ def tune(
     trials: Annotated[int | None, typer.Option(min=1, help="Settings to try, the same for each method.")] = None,
     cost: Annotated[float | None, typer.Option(help="Calls that halving may spend on each method.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N-1; the best run on others.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Cost of a trial, in calls (samples if stochastic).")] = None,
-    steps: Annotated[int | None, typer.Option(help="Outer steps of a trial.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float64 or float32.")] = None,
+    budget: BudgetLimit = None,
+    steps: StepLimit = None,
+    dtype: Dtype = None,
     jobs: Jobs = None,
     memory: Memory = None,
     executor: ExecutorName = "local",
@@ -140,10 +143,9 @@ def tune(
         from bilevelbench.execute.executor import Execution
 
         execution = Execution(executor, jobs, memory, scheduler=scheduler)
-        plugins = registry()
-        warn_failures(plugins)
-        workers = execution.open(plugins)
-        plans = suites_of(plugins, algorithm or [], problem or [], False, suite)
+        warn_failures(registry())
+        workers = execution.open(registry())
+        plans = suites_of(registry(), method or [], problem or [], False, suite)
         if len(plans) > 1:
             raise InvalidInput(f"{suite} includes {len(plans)} suites; tune them one by one")
         limits = {"seeds": seeds, "budget": budget, "steps": steps, "seconds": None, "target": None, "dtype": dtype}

@@ -16,7 +16,7 @@ from bilevelbench.model.algorithm import Algorithm
 def catalogue(registry: Registry) -> dict[str, list[dict[str, Any]]]:
     """The rows of `bilevelbench list`."""
     return {
-        "algorithms": [
+        "methods": [
             {
                 "name": name,
                 "family": entry.value.family,

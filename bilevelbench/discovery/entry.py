@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.model.algorithm import Algorithm
 
-Kind = Literal["algorithm", "problem", "suite", "executor"]
+Kind = Literal["method", "problem", "suite", "executor"]
 T = TypeVar("T")
 
 

@@ -20,12 +20,12 @@ from bilevelbench.model.torch_state import default_dtype
 _ROUNDS = 30
 
 
-def write_facts(plugins: Registry, folder: Path) -> Path:
+def write_facts(registry: Registry, folder: Path) -> Path:
     """`facts.json`: equations, parameters and claims of the methods, constants of the embedded problems, price of an HVP."""
-    methods = {name: _method(plugins, name) for name in sorted(plugins.algorithms)}
+    methods = {name: _method(registry, name) for name in sorted(registry.algorithms)}
     problems, ratios = {}, {}
-    for name, entry in sorted(plugins.problems.items()):
-        said = describe(plugins, name)
+    for name, entry in sorted(registry.problems.items()):
+        said = describe(registry, name)
         problems[name] = {"text": said.text, "parameters": said.parameters, "constants": []}
         if entry.value.embedded:
             with default_dtype(torch.float64), one_thread():
@@ -45,8 +45,8 @@ def write_facts(plugins: Registry, folder: Path) -> Path:
     return path
 
 
-def _method(plugins: Registry, name: str) -> dict[str, Any]:
-    said, cls = describe(plugins, name), plugins.algorithms[name].value
+def _method(registry: Registry, name: str) -> dict[str, Any]:
+    said, cls = describe(registry, name), registry.algorithms[name].value
     return {
         "family": cls.family,
         "oracle": "gradient" if cls.first_order() else "HVP",

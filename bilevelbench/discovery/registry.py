@@ -34,7 +34,7 @@ EXECUTORS = {
 
 
 @dataclass(frozen=True)
-class Failure:
+class PluginFailure:
     """A plugin that was left out, and why."""
 
     plugin: str
@@ -52,7 +52,7 @@ class Registry:
         self.problems: dict[str, Entry[type[Problem]]] = {}
         self.suites: dict[str, Entry[Path]] = {}
         self.executors = {name: Entry(path, "bilevelbench", __version__) for name, path in EXECUTORS.items()}
-        self.failures: list[Failure] = []
+        self.failures: list[PluginFailure] = []
 
     @classmethod
     def from_entry_points(cls, points: Iterable[EntryPoint] | None = None) -> Registry:
@@ -65,7 +65,9 @@ class Registry:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a plugin may raise anything, even SystemExit, when imported
-                registry.failures.append(Failure(distribution, f"failed to import {point.value}: {reason_of(error)}"))
+                registry.failures.append(
+                    PluginFailure(distribution, f"failed to import {point.value}: {reason_of(error)}")
+                )
                 continue
             registry.add_module(module, distribution, version)
         return registry
@@ -86,7 +88,7 @@ class Registry:
             except Exception as error:
                 where = getattr(distribution, "_path", "a distribution")
                 self.failures.append(
-                    Failure(str(where), f"its metadata cannot be read: {reason_of(error)}; install it again")
+                    PluginFailure(str(where), f"its metadata cannot be read: {reason_of(error)}; install it again")
                 )
         return [point for points in found.values() for point in points]
 
@@ -98,11 +100,11 @@ class Registry:
         try:
             manager.register(module, name=plugin)
         except Exception as error:
-            self.failures.append(Failure(plugin, f"cannot be registered: {reason_of(error)}"))
+            self.failures.append(PluginFailure(plugin, f"cannot be registered: {reason_of(error)}"))
             return
         offers = False
         for kind, hook, table in (
-            ("algorithm", manager.hook.bilevelbench_algorithms, self.algorithms),
+            ("method", manager.hook.bilevelbench_algorithms, self.algorithms),
             ("problem", manager.hook.bilevelbench_problems, self.problems),
             ("suite", manager.hook.bilevelbench_suites, self.suites),
             ("executor", manager.hook.bilevelbench_executors, self.executors),
@@ -113,14 +115,14 @@ class Registry:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                self.failures.append(Failure(plugin, f"its hook for {kind}s failed: {reason_of(error)}"))
+                self.failures.append(PluginFailure(plugin, f"its hook for {kind}s failed: {reason_of(error)}"))
                 continue
             for item in offered:
                 offers = True
                 self._add(kind, item, plugin, version, table)
         if not offers and len(self.failures) == before:
             name = getattr(module, "__name__", repr(module))
-            self.failures.append(Failure(plugin, f"{name} offers nothing; does it define a @hookimpl function?"))
+            self.failures.append(PluginFailure(plugin, f"{name} offers nothing; does it define a @hookimpl function?"))
 
     def _add(self, kind: str, item: Any, plugin: str, version: str, table: dict[str, Entry[Any]]) -> None:
         value: Any = item
@@ -129,9 +131,9 @@ class Registry:
         elif kind == "executor":
             wrong = wrong_executor(item)
         else:
-            wrong = wrong_class(item, Algorithm if kind == "algorithm" else Problem)
+            wrong = wrong_class(item, Algorithm if kind == "method" else Problem)
         if wrong:
-            self.failures.append(Failure(plugin, wrong))
+            self.failures.append(PluginFailure(plugin, wrong))
             return
         if kind == "executor":
             name, value = item
@@ -140,14 +142,16 @@ class Registry:
         if name in table:
             owner = table[name].plugin
             self.failures.append(
-                Failure(plugin, f"its {kind} {name!r} is left out: plugin {owner!r} has that name already; rename one")
+                PluginFailure(
+                    plugin, f"its {kind} {name!r} is left out: plugin {owner!r} has that name already; rename one"
+                )
             )
             return
         table[name] = Entry(value, plugin, version)
 
     def algorithm(self, name: str) -> Entry[type[Algorithm]]:
         """By name, or `FILE.py`, or `FILE.py:Class`."""
-        return self._find("algorithm", name, self.algorithms, Algorithm)
+        return self._find("method", name, self.algorithms, Algorithm)
 
     def problem(self, name: str) -> Entry[type[Problem]]:
         """By name, or `FILE.py`, or `FILE.py:Class`."""

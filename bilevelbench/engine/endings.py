@@ -10,9 +10,10 @@ import torch
 from bilevelbench.engine.record import Record
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.instance import FAR
+from bilevelbench.results.status import Status
 
 #: A status and its sentence.
-Ending = tuple[str, str]
+Ending = tuple[Status, str]
 
 _TARGETS = {"grad_phi": "|grad phi|", "mean_grad_phi": "mean |grad phi|", "second_order_eps": "second-order accuracy"}
 
@@ -25,7 +26,7 @@ class Endings:
         self.may_stop = type(self._pack.algorithm).stopped is not Algorithm.stopped
 
     def refused(self, which: Sequence[int]) -> dict[int, Ending]:
-        return dict.fromkeys(which, ("budget", "the budget does not cover `init`"))
+        return dict.fromkeys(which, (Status.BUDGET, "the budget does not cover `init`"))
 
     def spent(self, which: Sequence[int]) -> dict[int, Ending]:
         """Lanes that met a call which their budget does not cover."""
@@ -33,7 +34,8 @@ class Endings:
         meter.flush()
         cost = meter.cost()
         return {
-            i: ("budget", f"spent {cost[i]:.10g} of {meter.budgets[i]:.10g}; the next call did not fit") for i in which
+            i: (Status.BUDGET, f"spent {cost[i]:.10g} of {meter.budgets[i]:.10g}; the next call did not fit")
+            for i in which
         }
 
     def stopped(self, state: Any) -> dict[int, Ending]:
@@ -42,11 +44,13 @@ class Endings:
         if flags is None or not bool(flags.any()):
             return {}
         over = [i for i in range(len(self._record.lanes)) if flags[i].item()]
-        return dict.fromkeys(over, ("stopped", f"the method came to its own end after {self._progress.step} steps"))
+        return dict.fromkeys(
+            over, (Status.STOPPED, f"the method came to its own end after {self._progress.step} steps")
+        )
 
     def diverged(self, which: Sequence[int], state: Any) -> dict[int, Ending]:
         finite = self._finite(state)
-        return {i: ("diverged", self._divergence(i, state)) for i in which if not finite[i]}
+        return {i: (Status.DIVERGED, self._divergence(i, state)) for i in which if not finite[i]}
 
     def done(self) -> dict[int, Ending]:
         """Lanes with all their targets, or at the end of their steps or seconds."""
@@ -55,11 +59,11 @@ class Endings:
         for i, lane in enumerate(self._record.lanes):
             budget = lane.trial.budget
             if lane.has_reached_all:
-                over[i] = "target", self._success(i)
+                over[i] = Status.TARGET, self._success(i)
             elif budget.steps is not None and step >= budget.steps:
-                over[i] = "budget", f"made its {step} steps"
+                over[i] = Status.BUDGET, f"made its {step} steps"
             elif budget.seconds is not None and seconds >= budget.seconds:
-                over[i] = "timeout", f"ran for {seconds:.3g} of {budget.seconds:g} seconds"
+                over[i] = Status.TIMEOUT, f"ran for {seconds:.3g} of {budget.seconds:g} seconds"
         return over
 
     def judged(self, over: dict[int, Ending], state: Any) -> dict[int, Ending]:
@@ -68,9 +72,9 @@ class Endings:
         for i, (status, message) in over.items():
             lane = self._record.lanes[i]
             if not finite[i]:
-                out[i] = "diverged", self._divergence(i, state)
-            elif lane.has_reached_all and status in ("budget", "timeout"):
-                out[i] = "target", self._success(i)
+                out[i] = Status.DIVERGED, self._divergence(i, state)
+            elif lane.has_reached_all and status in (Status.BUDGET, Status.TIMEOUT):
+                out[i] = Status.TARGET, self._success(i)
             else:
                 out[i] = status, message + lane.doubt
         return out

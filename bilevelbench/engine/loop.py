@@ -20,6 +20,7 @@ from bilevelbench.model.lanes import take
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.plan.packs import halves
 from bilevelbench.plan.trial import Trial
+from bilevelbench.results.status import Status
 
 _DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
 
@@ -70,7 +71,7 @@ class PackRun:
             if len(self._order) > 1:
                 raise PackFailed from error
             self.error = error
-            status = "invalid" if isinstance(error, BooksDisagree) else "error"
+            status = Status.INVALID if isinstance(error, BooksDisagree) else Status.ERROR
             where = f"in step {self.progress.step + 1}" if self._began else "in `init`"
             told = f"{where}: {explain(error, type(self.pack.algorithm))}"
             self._finish({0: (status, told)}, self.state, evaluate=False)

@@ -121,7 +121,7 @@ class Lane:
     def has_reached_all(self) -> bool:
         return 0 < len(self.trial.targets) == self.reached
 
-    def run_row(self, status: str, message: str, **columns: Any) -> dict[str, Any]:
+    def run_row(self, status: Status, message: str, **columns: Any) -> dict[str, Any]:
         """The trial's row in `runs`."""
         trial = self.trial
         return {
@@ -131,7 +131,7 @@ class Lane:
             "problem": trial.problem.name,
             "problem_params": json.dumps(trial.problem.params, sort_keys=True),
             "seed": trial.seed,
-            "status": status,
+            "status": status.value,
             "message": message,
             "dtype": trial.dtype,
             "label": trial.label,
@@ -139,9 +139,7 @@ class Lane:
             "plugin_version": trial.plugin_version,
             "problem_plugin": trial.problem_plugin,
             "problem_plugin_version": trial.problem_plugin_version,
-            "best_grad_phi": math.nan
-            if Status(status).failed or math.isinf(self.best_grad_phi)
-            else self.best_grad_phi,
+            "best_grad_phi": math.nan if status.failed or math.isinf(self.best_grad_phi) else self.best_grad_phi,
             **columns,
         }
 
@@ -248,7 +246,7 @@ class Record:
             out.append({**final, "last_phi": lane.last("phi"), "last_grad_phi": lane.last("grad_phi")})
         return out
 
-    def write(self, endings: Mapping[int, tuple[str, str]], ends: Sequence[Mapping[str, Any]]) -> None:
+    def write(self, endings: Mapping[int, tuple[Status, str]], ends: Sequence[Mapping[str, Any]]) -> None:
         """The rows of lanes that end, with a status and a sentence each."""
         progress, meter = self.progress, self.pack.oracle.meter
         columns = meter.columns()
@@ -307,4 +305,4 @@ class Record:
 
 def failure_row(trial: Trial, message: str) -> PackResult:
     """The row of a trial that took no step."""
-    return PackResult(runs=[Lane(trial, trial.algorithm.params).run_row("error", message, steps=0)])
+    return PackResult(runs=[Lane(trial, trial.algorithm.params).run_row(Status.ERROR, message, steps=0)])

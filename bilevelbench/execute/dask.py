@@ -56,8 +56,8 @@ Answer = dict[str, list[Any]] | str
 class DaskExecutor(Executor):
     """On the cluster of `scheduler`, an address; without one in `jobs` Dask workers on this machine, over loopback."""
 
-    def __init__(self, execution: Execution, plugins: Registry) -> None:
-        super().__init__(execution, plugins)
+    def __init__(self, execution: Execution, registry: Registry) -> None:
+        super().__init__(execution, registry)
         self._stack = ExitStack()
         self._client: Client | None = None
         self._crew = ""
@@ -138,7 +138,7 @@ class DaskExecutor(Executor):
                 for part in again:
                     submit(part)
                 if not again:
-                    yield store_result(lost(pack[0], _loss(error)), pack, store, self.plugins)
+                    yield store_result(lost(pack[0], _loss(error)), pack, store, self.registry)
             else:
                 raise InvalidInput(
                     f"the Dask workers cannot run a pack ({type(error).__name__}: {error}); install the same versions of "

@@ -75,9 +75,9 @@ class Execution:
         """How many workers are asked for; by default one for each core that this process may use."""
         return _cores() if self.jobs is None else self.jobs
 
-    def open(self, plugins: Registry) -> Executor:
+    def open(self, registry: Registry) -> Executor:
         """The executor of that name, once it has accepted the options. It starts nothing before its first pack."""
-        entry = plugins.executor(self.executor)
+        entry = registry.executor(self.executor)
         module, _, name = entry.value.partition(":")
         try:
             cls = getattr(importlib.import_module(module), name)
@@ -92,14 +92,14 @@ class Execution:
             wanted = f"lacks {lacking}" if lacking else "is not a subclass of bilevelbench.Executor"
             raise InvalidInput(f"executor {self.executor!r} of plugin {entry.plugin!r}: {entry.value} {wanted}")
         cls.check(self)
-        return cls(self, plugins)
+        return cls(self, registry)
 
 
 class Executor(ABC):
     """Runs packs and yields each when it is in the store. As a context it keeps its workers from one call to the next."""
 
-    def __init__(self, execution: Execution, plugins: Registry) -> None:
-        self.execution, self.plugins = execution, plugins
+    def __init__(self, execution: Execution, registry: Registry) -> None:
+        self.execution, self.registry = execution, registry
 
     @classmethod
     @abstractmethod
@@ -124,8 +124,8 @@ class Executor(ABC):
         """End the workers, `at_once` without waiting for what they do; a later call starts new ones."""
 
 
-def packs_of(trials: Sequence[Trial], execution: Execution, plugins: Registry) -> list[Pack]:
-    return [(trial,) for trial in trials] if execution.timed else plan(trials, plugins)
+def packs_of(trials: Sequence[Trial], execution: Execution, registry: Registry) -> list[Pack]:
+    return [(trial,) for trial in trials] if execution.timed else plan(trials, registry)
 
 
 def refuse_objects(packs: Sequence[Pack]) -> None:
@@ -145,19 +145,19 @@ def from_json(dumps: Sequence[dict[str, Any]]) -> Pack:
     return tuple(Trial.model_validate(dump) for dump in dumps)
 
 
-def run_and_store(pack: Pack, store: Store, plugins: Registry) -> Done:
+def run_and_store(pack: Pack, store: Store, registry: Registry) -> Done:
     """Run one pack in this process and put it into the store."""
-    return store_result(run_pack(pack, plugins), pack, store, plugins)
+    return store_result(run_pack(pack, registry), pack, store, registry)
 
 
-def store_result(result: PackResult, pack: Pack, store: Store, plugins: Registry) -> Done:
+def store_result(result: PackResult, pack: Pack, store: Store, registry: Registry) -> Done:
     """Put a pack's rows into the store."""
     runs, curve = runs_of(result.runs), curve_of(result.curve.columns)
     record = {
         "trials": [{"id": trial.id, **trial.model_dump(mode="json")} for trial in pack],
         "environment": environment(),
-        "commits": _commits(pack[0], plugins),
-        "families": {pack[0].algorithm.name: plugins.algorithm(pack[0].algorithm.key).value.family},
+        "commits": _commits(pack[0], registry),
+        "families": {pack[0].algorithm.name: registry.algorithm(pack[0].algorithm.key).value.family},
         "step_seconds": result.step_seconds,
         "total_seconds": result.total_seconds,
     }
@@ -170,8 +170,8 @@ def store_result(result: PackResult, pack: Pack, store: Store, plugins: Registry
     return Done(len(pack), tuple(row["status"] for row in result.runs), best)
 
 
-def _commits(trial: Trial, plugins: Registry) -> dict[str, str | None]:
-    classes: list[type] = [plugins.algorithm(trial.algorithm.key).value, plugins.problem(trial.problem.key).value]
+def _commits(trial: Trial, registry: Registry) -> dict[str, str | None]:
+    classes: list[type] = [registry.algorithm(trial.algorithm.key).value, registry.problem(trial.problem.key).value]
     names = (trial.algorithm.name, trial.problem.name)
     return {name: _commit(cls) for name, cls in zip(names, classes, strict=True)}
 

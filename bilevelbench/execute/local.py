@@ -44,8 +44,8 @@ _FALSE_STARTS = 3
 class LocalExecutor(Executor):
     """Worker processes that stay from one call to the next, or this process; the first pack starts them."""
 
-    def __init__(self, execution: Execution, plugins: Registry) -> None:
-        super().__init__(execution, plugins)
+    def __init__(self, execution: Execution, registry: Registry) -> None:
+        super().__init__(execution, registry)
         self.jobs = 1 if execution.timed else execution.workers
         self._pool: Any = None
         self._size = 0
@@ -76,7 +76,7 @@ class LocalExecutor(Executor):
     def __call__(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
         if not self.jobs:
             for pack in packs:
-                yield run_and_store(pack, store, self.plugins)
+                yield run_and_store(pack, store, self.registry)
             return
         refuse_objects(packs)
         if packs:
@@ -102,7 +102,7 @@ class LocalExecutor(Executor):
                         again = retry.again(pack, killed=killed_externally(code))
                         waiting |= {self._submit(part, store): part for part in again}
                         if not again:
-                            yield store_result(lost(pack[0], cause_of_death(code), code), pack, store, self.plugins)
+                            yield store_result(lost(pack[0], cause_of_death(code), code), pack, store, self.registry)
                     except BrokenProcessPool:  # no worker lived long enough to take a pack: all wait for a new pool
                         false_starts += 1
                         waiting = self._start_again([pack, *waiting.values()], store, false_starts)
@@ -165,17 +165,16 @@ def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) 
     in_time = None if limit is None else end_after(limit)
     try:
         pack = from_json(dumps)
-        plugins = registry()
         for named, entry, version in (
-            (pack[0].algorithm, plugins.algorithm(pack[0].algorithm.key), pack[0].plugin_version),
-            (pack[0].problem, plugins.problem(pack[0].problem.key), pack[0].problem_plugin_version),
+            (pack[0].algorithm, registry().algorithm(pack[0].algorithm.key), pack[0].plugin_version),
+            (pack[0].problem, registry().problem(pack[0].problem.key), pack[0].problem_plugin_version),
         ):
             if version and entry.version != version:
                 return (
                     f"{named.name} has version {entry.version} in its worker and {version} in the plan: it was changed "
                     "while it was being run, or is another one there; run the same command again with one version"
                 )
-        return run_and_store(pack, Store(folder), plugins)
+        return run_and_store(pack, Store(folder), registry())
     except BilevelbenchError as error:
         return str(error)
     except Exception as error:

@@ -31,7 +31,7 @@ def outstanding(trials: Sequence[Trial], store: Store, executor: Executor) -> Ou
     done = store.done()
     by_id = {trial.id: trial for trial in trials}
     missing = [trial for trial in by_id.values() if trial.id not in done]
-    return Outstanding(frozenset(by_id), tuple(packs_of(missing, executor.execution, executor.plugins)))
+    return Outstanding(frozenset(by_id), tuple(packs_of(missing, executor.execution, executor.registry)))
 
 
 @contextmanager
@@ -59,10 +59,10 @@ def run_packs(packs: Sequence[Pack], store: Store, executor: Executor, progress:
 def run_trials(
     trials: Sequence[Trial],
     store: Store,
-    plugins: Registry,
+    registry: Registry,
     execution: Execution,
     progress: Progress = lambda _: None,
 ) -> Results:
     """Run what the store does not hold yet, in workers that end with it."""
-    with execution.open(plugins) as executor:
+    with execution.open(registry) as executor:
         return run_packs(outstanding(trials, store, executor).packs, store, executor, progress)

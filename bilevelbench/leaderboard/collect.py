@@ -19,7 +19,7 @@ import pandas as pd
 from bilevelbench.errors import StoreError
 from bilevelbench.report.analysis.rates import RateTable, in_order, read_rates
 from bilevelbench.report.analysis.tuning import TUNING, tuned_trials
-from bilevelbench.report.analysis.verdicts import Outcome, find_outcomes
+from bilevelbench.report.analysis.verdicts import ExperimentOutcome, find_outcomes
 from bilevelbench.report.text import printable
 from bilevelbench.results.compare import Witness, witnesses
 from bilevelbench.results.merge import refuse_disagreement
@@ -46,7 +46,7 @@ class Material:
     rates: list[RateTable] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    experiments: list[Outcome] = field(default_factory=list)
+    experiments: list[ExperimentOutcome] = field(default_factory=list)
 
 
 def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
@@ -54,7 +54,7 @@ def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
     facts: dict[str, Any] = {}
     rates: list[RateTable] = []
     found: dict[str, list[tuple[Path, Results]]] = {mode: [] for mode in MODES}
-    experiments: list[Outcome] = []
+    experiments: list[ExperimentOutcome] = []
     notes: list[str] = []
     for mode, paths in (("default", folders), ("tuned", tuned)):
         for path in dict.fromkeys(paths):
@@ -67,7 +67,7 @@ def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
                 refuse_disagreement(witnesses(path, stored))
                 outcomes, unusable = find_outcomes(path, stored)
                 experiments += outcomes
-                notes += [*stored.problems, *unusable]
+                notes += [*stored.warnings, *unusable]
                 board = _without(stored, outcomes) if mode == "default" else stored
                 chosen = set(board.runs["trial_id"]) if mode == "tuned" else tuned_trials(board)
                 found["tuned"].append((path, board.only(chosen)))
@@ -83,9 +83,9 @@ def combine(found: Sequence[tuple[Path, Results]]) -> Results:
     sources = [Witness(path, _checked(path, results)) for path, results in found]
     refuse_disagreement(sources)
     filled = [source.results for source in sources if not source.results.runs.empty]
-    problems = [sentence for source in sources for sentence in source.results.problems]
+    warnings = [sentence for source in sources for sentence in source.results.warnings]
     if not filled:
-        return Results(runs_frame([]), curve_frame([]), [], problems)
+        return Results(runs_frame([]), curve_frame([]), [], warnings)
     seen: set[str] = set()
     runs, curves, records = [], [], []
     for one in filled:
@@ -98,7 +98,7 @@ def combine(found: Sequence[tuple[Path, Results]]) -> Results:
         pd.concat(runs, ignore_index=True),
         pd.concat([c for c in curves if not c.empty] or curves[:1], ignore_index=True),
         records,
-        problems,
+        warnings,
     )
 
 
@@ -162,7 +162,7 @@ def parameters(text: str) -> str:
     return ", ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
 
 
-def _without(results: Results, outcomes: Sequence[Outcome]) -> Results:
+def _without(results: Results, outcomes: Sequence[ExperimentOutcome]) -> Results:
     return results.without(planned.id for one in outcomes for planned in one.experiment.trials)
 
 

@@ -18,7 +18,7 @@ from bilevelbench.model.lanes import dot, keep
 Product = Callable[[Tensor], Tensor]
 
 
-class Loops(Protocol):
+class LaneLoops(Protocol):
     """What an oracle offers for loops; the evaluator has an unmetered one."""
 
     def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]: ...
@@ -26,7 +26,7 @@ class Loops(Protocol):
 
 
 def conjugate_gradient(
-    oracle: Loops, A: Product, b: Tensor, v: Tensor, n: int | Tensor, tol: float | Tensor = 0.0, cold: bool = False
+    oracle: LaneLoops, A: Product, b: Tensor, v: Tensor, n: int | Tensor, tol: float | Tensor = 0.0, cold: bool = False
 ) -> Tensor:
     """At most n products from v, plus one for the first residual unless `cold` says that v is zero.
 
@@ -55,14 +55,14 @@ def conjugate_gradient(
     return v
 
 
-def richardson(oracle: Loops, A: Product, b: Tensor, v: Tensor, n: int | Tensor, a: float | Tensor) -> Tensor:
+def richardson(oracle: LaneLoops, A: Product, b: Tensor, v: Tensor, n: int | Tensor, a: float | Tensor) -> Tensor:
     """n times `v <- v - a (A v - b)`; from zero it is `a sum_{q<n} (I - aA)^q b`."""
     for on in oracle.repeat(n):
         v = keep(on, v - a * (A(v) - b), v)
     return v
 
 
-def neumann_sum(oracle: Loops, A: Product, b: Tensor, n: int | Tensor, a: float | Tensor) -> Tensor:
+def neumann_sum(oracle: LaneLoops, A: Product, b: Tensor, n: int | Tensor, a: float | Tensor) -> Tensor:
     """`a sum_{q=0}^{n} (I - aA)^q b` with n products."""
     r = s = b
     for on in oracle.repeat(n):

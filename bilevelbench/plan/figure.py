@@ -79,14 +79,14 @@ class Separation(Compared):
     above: float
 
 
-Check = Annotated[Falls | Ranking | Separation, Field(discriminator="rule")]
+FigureCheck = Annotated[Falls | Ranking | Separation, Field(discriminator="rule")]
 
 
-class Figure(Frozen):
+class PaperFigure(Frozen):
     """A figure of a paper: its panels, the claim in the paper's words, and the rules that decide about it."""
 
     name: str = Field(pattern=r"^[a-z0-9_]{1,48}$")
     title: str
     claim: str
     panel: tuple[Panel, ...] = Field(min_length=1)
-    check: tuple[Check, ...] = Field(min_length=1)
+    check: tuple[FigureCheck, ...] = Field(min_length=1)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveIn
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, faults
 from bilevelbench.model.algorithm import Distributed
-from bilevelbench.plan.figure import Figure
+from bilevelbench.plan.figure import PaperFigure
 from bilevelbench.plan.spec_text import expand, parse_spec
 from bilevelbench.plan.trial import Budget, Frozen, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial, shared_problems
@@ -85,7 +85,7 @@ class Suite(Frozen):
     dtype: Literal["float64", "float32"] = "float64"
     tune: Tune = Tune()
     tuned: str = ""
-    figure: Figure | None = None
+    figure: PaperFigure | None = None
 
     @classmethod
     def load(cls, path: Path) -> Suite:

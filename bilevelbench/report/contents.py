@@ -21,9 +21,9 @@ class Report:
 
     results: Results
     rates: list[rates.RateTable] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     weight: float = 1.0
-    experiments: list[verdicts.Outcome] = field(default_factory=list)
+    experiments: list[verdicts.ExperimentOutcome] = field(default_factory=list)
     tuning: tuning.Tuning | None = None
 
     def ranking(self) -> pd.DataFrame | None:
@@ -36,7 +36,7 @@ class Report:
 
 def read_report(folder: Path, weight: float = 1.0) -> Report:
     """The results, measured rates and tuning in a folder; one of them is enough."""
-    tables, problems = rates.find_rates(folder)
+    tables, warnings = rates.find_rates(folder)
     try:
         results = load_results(folder)
     except StoreError:
@@ -49,4 +49,4 @@ def read_report(folder: Path, weight: float = 1.0) -> Report:
     if results.runs.empty and not tables and found is None:
         summary(results)  # says so
     outcomes, unusable = verdicts.find_outcomes(folder, results)
-    return Report(results, tables, [*results.problems, *problems, *unusable], weight, outcomes, found)
+    return Report(results, tables, [*results.warnings, *warnings, *unusable], weight, outcomes, found)

@@ -53,7 +53,7 @@ class Pack:
 
 
 class CorruptPack(StoreError):
-    """Why a pack cannot be read; reading a whole folder turns it into a sentence in `problems`."""
+    """Why a pack cannot be read; reading a whole folder turns it into a sentence in `warnings`."""
 
 
 def pack_id(record: Mapping[str, Any]) -> str:

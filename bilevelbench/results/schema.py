@@ -78,7 +78,7 @@ class Results:
     runs: pd.DataFrame
     curve: pd.DataFrame
     records: list[dict[str, Any]]
-    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     copies: list[Tables] = field(default_factory=list)
 
     def only(self, trial_ids: Iterable[str]) -> Results:

@@ -42,7 +42,7 @@ from bilevelbench.results.packs import (
     to_parquet,
 )
 from bilevelbench.results.schema import SCHEMA_VERSION, Results, curve_table, runs_table
-from bilevelbench.results.tables import with_problems
+from bilevelbench.results.tables import with_warnings
 
 EXPERIMENTS = "experiments"
 
@@ -51,12 +51,12 @@ _SUSPECT = "suspect"  # left in a pack whose checksum failed: `done` then looks 
 
 
 class Store:
-    """A folder to write to. `problems` has a sentence for each corrupt pack that the last `done` or `load` met."""
+    """A folder to write to. `warnings` has a sentence for each corrupt pack that the last `done` or `load` met."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()  # a plugin may change the working directory
         self.packs = self.folder / "packs"
-        self.problems: list[str] = []
+        self.warnings: list[str] = []
         if _rows(self.folder / "runs.parquet") and not pack_paths(self.folder):
             raise StoreError(
                 f"{str(self.folder)!r} holds published tables without their packs, which new results would overwrite; "
@@ -108,14 +108,14 @@ class Store:
 
     def done(self) -> set[str]:
         """Ids of the stored trials. Reads each pack.json and which rows there are; `load` also verifies the curves."""
-        self.problems = []
+        self.warnings = []
         ids: set[str] = set()
         for path in pack_paths(self.folder):
             try:
                 suspect = (path / _SUSPECT).exists()
                 ids.update(read_pack(path).trial_ids if suspect else stored_trials(path))
             except CorruptPack as error:
-                self.problems.append(str(error))
+                self.warnings.append(str(error))
         return ids
 
     def load(self) -> Results:
@@ -124,8 +124,8 @@ class Store:
         for path in corrupt:
             with contextlib.suppress(OSError):  # only a hint for `done`
                 (path / _SUSPECT).touch()
-        results = with_problems(self.folder, packs, corrupt)
-        self.problems = results.problems
+        results = with_warnings(self.folder, packs, corrupt)
+        self.warnings = results.warnings
         return results
 
     def publish(self) -> Results:

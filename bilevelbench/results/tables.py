@@ -32,7 +32,7 @@ def load_results(folder: str | Path) -> Results:
     folder = Path(folder).absolute()
     packs, corrupt = read_packs(folder)
     if packs:
-        return with_problems(folder, packs, corrupt)
+        return with_warnings(folder, packs, corrupt)
     if corrupt:
         raise none_readable(folder, corrupt)
     missing = [file for file in TABLES if not (folder / file).is_file()]
@@ -52,7 +52,7 @@ def load_results(folder: str | Path) -> Results:
     return Results(*upgrade(runs.to_pandas(), curve.to_pandas(), max(versions)), records=[])
 
 
-def assemble(packs: Sequence[Pack], problems: list[str]) -> Results:
+def assemble(packs: Sequence[Pack], warnings: list[str]) -> Results:
     """One pair of tables from many packs, in an order that depends on the trials alone.
 
     A trial that several packs hold is taken from the first by name; the n-th pack that holds it fills copy n.
@@ -60,14 +60,14 @@ def assemble(packs: Sequence[Pack], problems: list[str]) -> Results:
     versions = sorted({pack.record["schema_version"] for pack in packs})
     parts = [_concatenate([p for p in packs if p.record["schema_version"] == v], v) for v in versions]
     if not parts:
-        return Results(runs_frame([]), curve_frame([]), [], problems)
+        return Results(runs_frame([]), curve_frame([]), [], warnings)
     runs = pd.concat([runs for runs, _ in parts]) if len(parts) > 1 else parts[0][0]
     curve = pd.concat([curve for _, curve in parts]) if len(parts) > 1 else parts[0][1]
     runs = runs.sort_values("_pack", kind="stable")
     copy = runs.groupby("trial_id").cumcount()
     (first_runs, first_curve), *copies = (_copy(runs[copy == n], curve) for n in range(int(copy.max()) + 1))
     records = [pack.record for pack in sorted(packs, key=lambda pack: pack.path.name)]
-    return Results(first_runs, first_curve, records, problems, copies)
+    return Results(first_runs, first_curve, records, warnings, copies)
 
 
 def _copy(runs: pd.DataFrame, curve: pd.DataFrame) -> Tables:
@@ -82,10 +82,10 @@ def _copy(runs: pd.DataFrame, curve: pd.DataFrame) -> Tables:
     return runs.drop(columns="_pack"), curve[names]
 
 
-def with_problems(folder: Path, packs: Sequence[Pack], corrupt: Mapping[Path, str]) -> Results:
-    """The results of a folder; packs that cannot be read and packs that contradict each other are its problems."""
+def with_warnings(folder: Path, packs: Sequence[Pack], corrupt: Mapping[Path, str]) -> Results:
+    """The results of a folder; packs that cannot be read and packs that contradict each other are its warnings."""
     results = assemble(packs, list(corrupt.values()))
-    results.problems.extend(f"{found}; the first is shown" for found in disagreements(witnesses(folder, results)))
+    results.warnings.extend(f"{found}; the first is shown" for found in disagreements(witnesses(folder, results)))
     return results
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Status = Literal["passed", "failed", "known", "skipped"]
+CheckStatus = Literal["passed", "failed", "known", "skipped"]
 
 
 class Failure(AssertionError):
@@ -26,7 +26,7 @@ class Outcome:
     plugin: str
     kind: Literal["method", "problem", "file"]
     check: str
-    status: Status
+    status: CheckStatus
     message: str = ""
     seconds: float = 0.0
 

@@ -112,9 +112,9 @@ def run(
 ) -> PackResult:
     """These trials in one pack, by the runner."""
     cls: Any = type(methods[0])
-    plugins = Registry()
-    plugins.algorithms[cls.name] = Entry(cls, "check", "")
-    plugins.problems[problem.name] = Entry(type(problem), "check", "")
+    registry = Registry()
+    registry.algorithms[cls.name] = Entry(cls, "check", "")
+    registry.problems[problem.name] = Entry(type(problem), "check", "")
     trials = [
         Trial(
             algorithm=Spec(name=cls.name, params=method.model_dump(mode="json", exclude_unset=True)),
@@ -126,7 +126,7 @@ def run(
         )
         for method, budget, seed in zip(methods, budgets, seeds or range(len(methods)), strict=True)
     ]
-    return run_pack(trials, plugins)
+    return run_pack(trials, registry)
 
 
 _OF_A_POINT = ("phi", "grad_phi", "g_y", "last_phi", "last_grad_phi")

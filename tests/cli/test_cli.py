@@ -18,7 +18,7 @@ import pytest
 
 import bilevelbench
 from bilevelbench.cli.app import main
-from bilevelbench.discovery.registry import Failure, registry
+from bilevelbench.discovery.registry import PluginFailure, registry
 from bilevelbench.report.analysis.summary import summary
 from bilevelbench.report.formats.md import summary_table
 from bilevelbench.results.packs import to_json
@@ -319,9 +319,9 @@ def test_the_table_fits_and_breaks_no_words(mixed, monkeypatch, width):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-a", "f2bb", "-p", "quadratic"], "unknown algorithm 'f2bb'; did you mean 'f2ba'?"),
+        (["-a", "f2bb", "-p", "quadratic"], "unknown method 'f2bb'; did you mean 'f2ba'?"),
         (["-a", "f2ba", "-p", "quadratik"], "unknown problem 'quadratik'; did you mean 'quadratic'?"),
-        (["-a", "F2BA", "-p", "quadratic"], "unknown algorithm 'F2BA'; did you mean 'f2ba'?"),
+        (["-a", "F2BA", "-p", "quadratic"], "unknown method 'F2BA'; did you mean 'f2ba'?"),
         (["-a", "f2ba,aid", "-p", "quadratic"], "names 2 at once; -a can be repeated: -a f2ba -a aid"),
         (["-a", "f2ba[K=3,lam=1,2], aid", "-p", "quadratic"], "-a can be repeated: -a 'f2ba[K=3,lam=1,2]' -a aid"),
         (["-a", "f2ba", "-p", "quadratic,chain"], "-p can be repeated: -p quadratic -p chain"),
@@ -351,7 +351,7 @@ def test_the_table_fits_and_breaks_no_words(mixed, monkeypatch, width):
         (["--all", "--suite", "quick"], "give --all or --suite, not both"),
         (["-a", "f2ba"], "say what to run: --all, or --suite NAME, or -a METHOD and -p PROBLEM"),
         ([], "say what to run"),
-        (["-a", "gone.py", "-p", "quadratic"], "algorithm file 'gone.py' does not exist"),
+        (["-a", "gone.py", "-p", "quadratic"], "method file 'gone.py' does not exist"),
         (["-a", "f2ba", "-p", "gone.py:P"], "problem file 'gone.py' does not exist"),
     ],
 )
@@ -408,7 +408,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 def test_a_broken_plugin_is_a_warning_and_the_rest_works(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry(), "failures", [Failure("acme", "failed to import acme: No module named 'jax'")])
+    monkeypatch.setattr(registry(), "failures", [PluginFailure("acme", "failed to import acme: No module named 'jax'")])
     code, _, err = cli("run", "-a", "f2ba", "-p", "quadratic", "--steps", 1, "--jobs", 0, "-o", tmp_path)
     assert (code, err) == (0, "warning: plugin 'acme': failed to import acme: No module named 'jax'\n")
     assert "plugin 'acme': failed to import" in refused("run", "-a", "soba", "-p", "quadratic")
@@ -574,12 +574,12 @@ def test_a_method_that_changes_the_working_directory(tmp_path, monkeypatch, jobs
 def test_list():
     code, out, _ = cli("list")
     assert code == 0
-    for word in ("algorithms", "problems", "suites", "f2ba", "quadratic", "quick", "bilevelbench"):
+    for word in ("methods", "problems", "suites", "f2ba", "quadratic", "quick", "bilevelbench"):
         assert word in out
     assert "quadratic" not in cli("list", "suites")[1]
-    rows = json.loads(cli("list", "algorithms", "--json")[1])
+    rows = json.loads(cli("list", "methods", "--json")[1])
     assert {"name", "family", "oracle", "what", "plugin"} <= set(rows[0])
-    assert set(json.loads(cli("list", "--json")[1])) == {"algorithms", "problems", "suites", "executors"}
+    assert set(json.loads(cli("list", "--json")[1])) == {"methods", "problems", "suites", "executors"}
     assert [row["name"] for row in json.loads(cli("list", "executors", "--json")[1])] == ["dask", "local"]
     assert "unknown kind 'algorithm'; did you mean 'algorithms'?" in refused("list", "algorithm")
 

@@ -17,7 +17,7 @@ from bilevelbench.testing import run_checks
 
 
 def loaded(kind, path):
-    return (registry().algorithm if kind == "algorithm" else registry().problem)(str(path)).value
+    return (registry().algorithm if kind == "method" else registry().problem)(str(path)).value
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -34,13 +34,13 @@ def test_loose_file_passes_every_check(kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_loose_file_solves_something(kind, tmp_path):
     path = str(new_plugin(kind, "my_first", file=True, folder=tmp_path))
-    chosen = (path, "quadratic") if kind == "algorithm" else ("f2ba", path)
+    chosen = (path, "quadratic") if kind == "method" else ("f2ba", path)
     row = api.run(*chosen, steps=2000, targets=[1e-2]).runs.iloc[0]
     assert row.status == "target", row.message
 
 
 def test_the_command_runs_a_loose_file(tmp_path):
-    path = new_plugin("algorithm", "my_first", file=True, folder=tmp_path)
+    path = new_plugin("method", "my_first", file=True, folder=tmp_path)
     command = [sys.executable, "-m", "bilevelbench", "run", "-a", str(path), "-p", "quadratic", "--steps", "20"]
     done = subprocess.run(
         [*command, "--jobs", "0", "-o", "out"], cwd=tmp_path, capture_output=True, text=True, timeout=300
@@ -75,7 +75,8 @@ def test_distribution(kind, tmp_path):
     workflow = (root / ".github/workflows/ci.yml").read_text()
     for command in ("pytest", "bilevelbench check my_first", "bilevelbench run", "--format html"):
         assert command in workflow
-    offers = f"import bilevelbench_my_first as p; print([c.name for c in p.bilevelbench_{kind}s()])"
+    hook = "bilevelbench_algorithms" if kind == "method" else "bilevelbench_problems"
+    offers = f"import bilevelbench_my_first as p; print([c.name for c in p.{hook}()])"
     env = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     options = {"cwd": root, "env": env, "capture_output": True, "text": True, "timeout": 300}
     assert subprocess.run([sys.executable, "-c", offers], **options).stdout.strip() == "['my_first']"
@@ -86,7 +87,7 @@ def test_distribution(kind, tmp_path):
 
 
 def test_a_name_that_holds_the_templates_words(tmp_path):
-    path = new_plugin("algorithm", "my_plugin_name", folder=tmp_path)
+    path = new_plugin("method", "my_plugin_name", folder=tmp_path)
     text = (path / "bilevelbench_my_plugin_name" / "__init__.py").read_text()
     assert "from bilevelbench_my_plugin_name.my_plugin_name import MyPluginName" in text
 
@@ -95,25 +96,25 @@ def test_a_name_that_holds_the_templates_words(tmp_path):
     ("kind", "name", "words"),
     [
         (
-            "algorithm",
+            "method",
             "my-method",
             "'my-method' is no name for a Python file: lower-case letters, digits and _; try 'my_method'",
         ),
-        ("algorithm", "2fast", "try 'm_2fast'"),
-        ("algorithm", "Fancy", "try 'fancy'"),
-        ("algorithm", "../up", "try 'up'"),
-        ("algorithm", "", "try 'mine'"),
-        ("algorithm", "class", "try 'my_class'"),
-        ("algorithm", "<b>", "try 'b'"),
-        ("algorithm", "random", "a file called random.py would hide the Python module 'random'; try 'my_random'"),
-        ("algorithm", "f2ba", "there is a method 'f2ba' already, of plugin 'bilevelbench'; try 'my_f2ba'"),
+        ("method", "2fast", "try 'm_2fast'"),
+        ("method", "Fancy", "try 'fancy'"),
+        ("method", "../up", "try 'up'"),
+        ("method", "", "try 'mine'"),
+        ("method", "class", "try 'my_class'"),
+        ("method", "<b>", "try 'b'"),
+        ("method", "random", "a file called random.py would hide the Python module 'random'; try 'my_random'"),
+        ("method", "f2ba", "there is a method 'f2ba' already, of plugin 'bilevelbench'; try 'my_f2ba'"),
         (
             "problem",
             "quadratic",
             "there is a problem 'quadratic' already, of plugin 'bilevelbench'; try 'my_quadratic'",
         ),
-        ("algorithm", "oracle", "a class Oracle would hide one that the file imports; try 'my_oracle'"),
-        ("algorithm", "methods", "there is a package bilevelbench_methods already; try 'my_methods'"),
+        ("method", "oracle", "a class Oracle would hide one that the file imports; try 'my_oracle'"),
+        ("method", "methods", "there is a package bilevelbench_methods already; try 'my_methods'"),
     ],
 )
 @pytest.mark.parametrize("file", [True, False])
@@ -125,30 +126,30 @@ def test_names_that_are_refused(kind, name, words, file, tmp_path):
 
 
 def test_a_kind_that_there_is_not(tmp_path):
-    with pytest.raises(UnknownName, match="unknown kind of plugin 'algoritm'; did you mean 'algorithm'"):
-        new_plugin("algoritm", "mine", folder=tmp_path)
+    with pytest.raises(UnknownName, match="unknown kind of plugin 'methode'; did you mean 'method'"):
+        new_plugin("methode", "mine", folder=tmp_path)
 
 
 @pytest.mark.parametrize("file", [True, False])
 def test_nothing_is_overwritten(file, tmp_path):
-    path = new_plugin("algorithm", "my_first", file=file, folder=tmp_path)
+    path = new_plugin("method", "my_first", file=file, folder=tmp_path)
     kept = path if file else path / "README.md"
     kept.write_text("mine")
     with pytest.raises(InvalidInput, match="exists already and is left as it is"):
-        new_plugin("algorithm", "my_first", file=file, folder=tmp_path)
+        new_plugin("method", "my_first", file=file, folder=tmp_path)
     assert kept.read_text() == "mine"
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(InvalidInput, match=r"cannot write .*; choose another place with -o"):
-        new_plugin("algorithm", "my_first", folder=tmp_path / "taken")
+        new_plugin("method", "my_first", folder=tmp_path / "taken")
 
 
 def test_next_steps_can_be_typed(tmp_path):
     file = new_plugin("problem", "my_first", file=True, folder=tmp_path)
     assert f"bilevelbench run -p {file} -a f2ba --steps 100 -o out" in next_steps("problem", "my_first", file)
-    folder = new_plugin("algorithm", "my_first", folder=tmp_path)
-    told = next_steps("algorithm", "my_first", folder)
+    folder = new_plugin("method", "my_first", folder=tmp_path)
+    told = next_steps("method", "my_first", folder)
     assert f"pip install -e {folder}" in told
     assert "bilevelbench run -a my_first -p quadratic --steps 100 -o out" in told

@@ -82,11 +82,11 @@ WORDS = {
     "no_step": "class Half has no `init` and no `step`",
     "no_name": "class Anon has no `name`",
     "bad_name": "'two words' is not a valid name",
-    "hook_raises": "its hook for algorithms failed: ZeroDivisionError",
-    "hook_exits": "its hook for algorithms failed: SystemExit",
+    "hook_raises": "its hook for methods failed: ZeroDivisionError",
+    "hook_exits": "its hook for methods failed: SystemExit",
     "nothing": "offers nothing; does it define a @hookimpl function?",
-    "thief": "its algorithm 'f2ba' is left out: plugin 'bilevelbench' has that name already",
-    "zz_late": "its algorithm 'acme_gd' is left out: plugin 'acme' has that name already; rename one",
+    "thief": "its method 'f2ba' is left out: plugin 'bilevelbench' has that name already",
+    "zz_late": "its method 'acme_gd' is left out: plugin 'acme' has that name already; rename one",
 }
 
 
@@ -124,7 +124,7 @@ def test_installed_plugins_are_found_and_broken_ones_are_named(site):
     done = bilevelbench(site, "list", "--json")
     assert done.returncode == 0, done.stderr
     listed = json.loads(done.stdout)
-    plugins = {row["name"]: row["plugin"] for row in listed["algorithms"]}
+    plugins = {row["name"]: row["plugin"] for row in listed["methods"]}
     assert plugins["acme_gd"] == "acme 1.2"
     assert plugins["f2ba"].startswith("bilevelbench ")
     assert {row["name"] for row in listed["suites"]} >= {"acme_suite", "quick"}
@@ -166,7 +166,7 @@ def test_a_broken_plugin_leaves_the_others_alone(site, monkeypatch, name):
         return
     sentences = [str(f) for f in found.failures]
     assert any(s.startswith(f"plugin {name!r}: ") and WORDS[name] in s for s in sentences), sentences
-    with pytest.raises(UnknownName, match=r"unknown algorithm 'f2bba'; did you mean 'f2ba'\?") as caught:
+    with pytest.raises(UnknownName, match=r"unknown method 'f2bba'; did you mean 'f2ba'\?") as caught:
         found.algorithm("f2bba")
     assert WORDS[name] in str(caught.value)  # perhaps it was that plugin's
 
@@ -297,9 +297,9 @@ def test_faults_name_the_place_and_the_value():
 
 def test_everything_registered_can_be_described():
     rows = catalogue(registry())
-    assert {"f2ba", "aid", "itd", "f2sa"} <= {row["name"] for row in rows["algorithms"]}
-    assert all(row["what"] for kind in ("algorithms", "problems") for row in rows[kind])
-    for row in rows["algorithms"] + rows["problems"]:
+    assert {"f2ba", "aid", "itd", "f2sa"} <= {row["name"] for row in rows["methods"]}
+    assert all(row["what"] for kind in ("methods", "problems") for row in rows[kind])
+    for row in rows["methods"] + rows["problems"]:
         facts = describe(registry(), row["name"])
         json.dumps(facts.as_dict())
         for parameter in facts.parameters:

@@ -46,7 +46,7 @@ class Backwards(Executor):
     def __call__(self, packs, store):
         for pack in reversed(packs):
             self.order.append(pack[0].problem.params.get("data_seed"))
-            yield run_and_store(pack, store, self.plugins)
+            yield run_and_store(pack, store, self.registry)
 """
 RUN = ["run", "-a", "f2ba", "-p", "quadratic[data_seed=0,1,2]", "--steps", "3"]
 TUNE = ["tune", "-a", "f2ba", "-p", "quadratic[dim_x=5]", "--search", "halving", "--trials", "4", "--budget", "200"]

@@ -37,7 +37,7 @@ def assert_complete(folder, undisturbed):
     published = pd.read_parquet(folder / "runs.parquet")
     assert sorted(published["trial_id"]) == sorted(undisturbed.runs["trial_id"])
     results = load_results(folder)
-    assert results.problems == []
+    assert results.warnings == []
     assert_same(results, undisturbed)
 
 

@@ -91,7 +91,7 @@ def assert_finished(folder, undisturbed, before):
     ids = [i for _, _, text in after.values() for i in json.loads(text)["trial_ids"]]
     assert len(ids) == len(set(ids)) == TRIALS
     results = load_results(folder)
-    assert results.problems == []
+    assert results.warnings == []
     unlike = ["seconds", "peak_memory"]
     pd.testing.assert_frame_equal(
         results.runs.drop(columns=unlike), undisturbed.runs.drop(columns=unlike), check_exact=True
@@ -111,7 +111,7 @@ def kill_and_resume(folder, undisturbed, waits, jobs):
         now = stored(folder)
         assert before.items() <= now.items()  # nothing was lost and nothing was written twice
         results = Store(folder).load()
-        assert results.problems == []
+        assert results.warnings == []
         assert len(results.runs) == sum(len(json.loads(t)["trial_ids"]) for *_, t in now.values())
         before = now
     out = here(folder)

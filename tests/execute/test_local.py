@@ -246,7 +246,7 @@ def test_ctrl_c_is_not_a_row(file, tmp_path, monkeypatch):
 def test_a_worker_answers_mistakes_with_sentences(file, tmp_path):
     good = trial(file)
     unknown = good.model_copy(update={"algorithm": Spec(name="f2bb")})
-    assert local._work([unknown.model_dump(mode="json")], str(tmp_path)).startswith("unknown algorithm 'f2bb'")
+    assert local._work([unknown.model_dump(mode="json")], str(tmp_path)).startswith("unknown method 'f2bb'")
     edited = good.model_copy(update={"plugin_version": "another"})
     assert "was changed while it was being run" in local._work([edited.model_dump(mode="json")], str(tmp_path))
     (tmp_path / "file").touch()

@@ -111,7 +111,7 @@ def test_the_documented_way_to_submit(tmp_path, monkeypatch, capfd):
     at_home = "--suite", "suite.toml", "--jobs", "0"
     bilevelbench(capfd, "run", *at_home, "-a", "f2ba", "-a", "ba", "-o", "board/official")
 
-    bilevelbench(capfd, "new", "algorithm", "my_method", "--file")
+    bilevelbench(capfd, "new", "method", "my_method", "--file")
     bilevelbench(capfd, "run", *at_home, "-a", "my_method.py", "-a", "f2ba", "-o", "here")
     copy_folder("here", tmp_path / "results-mine", 1e-12, cpu=OTHER)  # the submitter's machine
     bilevelbench(capfd, "merge", "results-mine", "-o", "board/mine", "--compact")

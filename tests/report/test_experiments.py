@@ -21,11 +21,11 @@ from bilevelbench.cli import run as run_cli
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import InvalidInput, StoreError, UnknownName
 from bilevelbench.leaderboard.build import build
-from bilevelbench.plan.figure import Figure
+from bilevelbench.plan.figure import PaperFigure
 from bilevelbench.plan.suite import Suite, load_suites
 from bilevelbench.report import booktabs
 from bilevelbench.report.analysis import verdicts
-from bilevelbench.report.analysis.verdicts import Experiment, Outcome, find_outcomes, judge, outcome, record
+from bilevelbench.report.analysis.verdicts import Experiment, ExperimentOutcome, find_outcomes, judge, outcome, record
 from bilevelbench.report.contents import read_report
 from bilevelbench.report.figures.experiment import experiment_figure
 from bilevelbench.report.formats import csv, latex, md
@@ -43,7 +43,7 @@ APART = {"rule": "separation", "claim": "a is apart", "column": "w", "low": ["a"
 
 def figure(*checks, panels=({"y": "grad_phi"},), **more):
     given = {"name": "fig", "title": "Figure 9", "claim": "as they say", "panel": panels, "check": checks} | more
-    return Figure.model_validate(given)
+    return PaperFigure.model_validate(given)
 
 
 def made(checks, trials, missing=(), **more):
@@ -404,7 +404,7 @@ def test_a_panel_may_be_of_one_problem():
 
 def test_every_format_tells_the_verdicts(nasty, tmp_path):
     report = read_report(nasty)
-    assert report.problems == []
+    assert report.warnings == []
     write_report(report, "md", nasty, tmp_path / "md")
     text = (tmp_path / "md" / "report.md").read_text()
     assert "![fig](figures/experiment-fig.svg)" in text
@@ -472,7 +472,7 @@ def test_a_file_that_is_no_experiment_is_a_sentence(nasty, text, said):
     (nasty / "experiments" / "other.json").write_text(text)
     report = read_report(nasty)
     assert len(report.experiments) == 1
-    (sentence,) = report.problems
+    (sentence,) = report.warnings
     assert said in sentence
     assert "other.json" in sentence
     assert "run its suite again" in sentence
@@ -575,7 +575,7 @@ def minimiser(reference):
 
 @pytest.fixture
 def figure1(run, tmp_path):
-    def command(**options) -> Outcome:
+    def command(**options) -> ExperimentOutcome:
         said = run("figure1", tmp_path / "out", **options)
         assert "Figure 1: one ridge parameter on abalone" in said
         (one,) = read_report(tmp_path / "out").experiments

@@ -122,8 +122,8 @@ def test_rates_that_cannot_be_read_are_a_sentence(folder, text, sentence):
     (folder / "rates_table1" / "rates.json").write_text(text)
     report = read_report(folder)
     assert [t.title for t in report.rates] == ["Table 3"]
-    assert sentence in report.problems[0]
-    assert "measure again" in report.problems[0]
+    assert sentence in report.warnings[0]
+    assert "measure again" in report.warnings[0]
 
 
 def test_the_reference_is_what_every_row_reached():

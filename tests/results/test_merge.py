@@ -59,7 +59,7 @@ def test_packs_are_copied_with_their_origin(alice, bob, into):
     assert all(r["environment"] == RECORD["environment"] for r in merged.records)
     created = {r["created"] for s in (alice, bob) for r in s.load().records}
     assert {r["created"] for r in merged.records} == created
-    assert merged.problems == []
+    assert merged.warnings == []
 
 
 def test_merging_again_adds_nothing(alice, bob, into):
@@ -202,7 +202,7 @@ def test_compact_makes_one_pack_of_an_environment(alice, bob, into):
     apart = into.with_name("apart")
     assert merge([alice.folder, bob.folder], into, compact=True) == merge([alice.folder, bob.folder], apart)
     ours, theirs = load_results(into), load_results(apart)
-    assert ours.problems == []
+    assert ours.warnings == []
     pd.testing.assert_frame_equal(ours.runs, theirs.runs)
     pd.testing.assert_frame_equal(ours.curve, theirs.curve)
     assert sorted(r["merged_from"] for r in ours.records) == ["alice", "bob"]  # not three packs
@@ -309,7 +309,7 @@ def test_the_published_results_and_those_of_another_processor_come_together(tmp_
     done = merge([OFFICIAL / "deterministic", tmp_path / "theirs"], into, compact)
     assert (done.packs, done.trials, done.duplicates, done.confirmed) == (2, 450, 0, 450)
     merged = load_results(into)
-    assert merged.problems == []
+    assert merged.warnings == []
     assert (merged.confirmations() == 2).all()
     assert {record["environment"]["cpu"] for record in merged.records} == {"AMD EPYC", "Another 9000"}
 

@@ -111,7 +111,7 @@ def test_only_some_trials_in_the_tables_and_in_every_copy():
     some = results.only(["b", "never run"])
     assert [list(table["trial_id"]) for table in (some.runs, some.curve)] == [["b"], ["b", "b"]]
     assert [[list(table["trial_id"]) for table in copy] for copy in some.copies] == [[["b"], ["b", "b"]]]
-    assert (some.records, some.problems) == (results.records, results.problems)
+    assert (some.records, some.warnings) == (results.records, results.warnings)
     assert list(results.without(["b"]).curve["trial_id"]) == ["a", "a", "c", "c"]
     assert results.only(iter("ac")).runs.equals(results.without("b").runs)
 
@@ -148,7 +148,7 @@ def test_published_results_are_read_whatever_their_schema():
         stored = [pq.ParquetFile(path).read().to_pandas() for path in sorted(folder.glob("packs/*/runs.parquet"))]
         before = pd.concat(stored).drop_duplicates("trial_id").set_index("trial_id")
         results = load_results(folder)
-        assert results.problems == []
+        assert results.warnings == []
         assert list(results.runs.columns) == list(RUNS)
         assert set(results.runs["schema_version"]) == {SCHEMA_VERSION}
         after = results.runs.set_index("trial_id")["cost"]

@@ -72,7 +72,7 @@ def test_what_is_added_is_loaded(ours):
     runs, curve = frames("b", "a")
     pd.testing.assert_frame_equal(loaded.runs, runs)  # seeds 0 and 1 sort them as they came
     pd.testing.assert_frame_equal(loaded.curve, curve)
-    assert ours.problems == loaded.problems == []
+    assert ours.warnings == loaded.warnings == []
     (record,) = loaded.records
     assert record["trials"] == RECORD["trials"]
     assert record["environment"] == RECORD["environment"]
@@ -276,7 +276,7 @@ def test_a_killed_writer_leaves_only_whole_packs(ours):
         process.wait()
         process.stdout.close()
     loaded = Store(ours.folder).load()
-    assert loaded.problems == []
+    assert loaded.warnings == []
     assert len(loaded.records) >= kills
     assert len(loaded.runs) == 2 * len(loaded.records)
     assert (loaded.curve.groupby("trial_id").size() == 3).all()
@@ -353,7 +353,7 @@ def test_a_corrupt_pack_is_reported_and_its_trials_run_again(ours, damage):
     loaded = ours.load()
     assert loaded.runs["trial_id"].tolist() == ["a"]
     assert set(loaded.curve["trial_id"]) == {"a"}
-    (problem,) = ours.problems
+    (problem,) = ours.warnings
     assert str(bad / file) in problem
     assert "runs its trials again" in problem
     assert "delete the folder" in problem
@@ -361,12 +361,12 @@ def test_a_corrupt_pack_is_reported_and_its_trials_run_again(ours, damage):
 
     again = Store(ours.folder)  # as another process would
     assert again.done() == {"a"}
-    assert again.problems == [problem]
+    assert again.warnings == [problem]
 
     add(again, "b", phi=2.0)
     assert again.done() == {"a", "b"}
     assert again.load().runs["phi"].tolist() == [1.0, 2.0]
-    assert again.problems == []
+    assert again.warnings == []
     aside = ours.packs / f"{bad.name}.corrupt-0"
     assert aside.is_dir()
 
@@ -390,7 +390,7 @@ def test_a_restored_pack_counts_again(ours, tmp_path):
 def test_a_renamed_pack_does_not_take_the_place_of_another(ours):
     (ours.packs / add(ours, "a")).rename(ours.packs / pack_id(["b"]))
     assert ours.done() == set()
-    assert f"belongs to pack {pack_id(['a'])}" in ours.problems[0]
+    assert f"belongs to pack {pack_id(['a'])}" in ours.warnings[0]
     add(ours, "b")
     assert ours.done() == {"b"}
 
@@ -408,7 +408,7 @@ def test_a_table_with_other_columns_is_corrupt(ours, version):
     tables = [schema.runs_table(runs).drop_columns("phi"), schema.curve_table(curve)]
     ours.place({"trial_ids": ["a"], "schema_version": version}, [packs.to_parquet(table) for table in tables])
     assert ours.load().runs.empty
-    assert f"does not have the columns of schema {version}" in ours.problems[0]
+    assert f"does not have the columns of schema {version}" in ours.warnings[0]
 
 
 # ---- versions
@@ -431,7 +431,7 @@ def test_a_newer_pack_is_left_out_and_stays_for_those_who_can_read_it(ours, monk
     add(ours, "a", "b")
     add(ours, "a")  # the same trials as we make them are another pack
     assert ours.done() == {"a", "b"}
-    for problems in (ours.problems, ours.load().problems, ours.publish().problems, load_results(ours.folder).problems):
+    for problems in (ours.warnings, ours.load().warnings, ours.publish().warnings, load_results(ours.folder).warnings):
         (problem,) = problems
         assert (
             f"{path / 'pack.json'}: written by a newer bilevelbench (schema 7, this one knows {schema.SCHEMA_VERSION}); upgrade"
@@ -463,7 +463,7 @@ def test_a_pack_of_schema_1_is_read_without_its_samples(ours):
     ours.place({"trial_ids": ["a"], "schema_version": 1}, [packs.to_parquet(table) for table in tables])
     add(ours, "b", cost=9.0)
     loaded = ours.load()
-    assert ours.problems == []
+    assert ours.warnings == []
     assert list(loaded.runs.columns) == list(schema.RUNS)
     assert loaded.runs["cost"].tolist() == [7.0, 9.0]
     assert loaded.runs["schema_version"].tolist() == [schema.SCHEMA_VERSION] * 2
@@ -530,7 +530,7 @@ def test_reading_writes_nothing_and_reports_problems(ours):
     add(ours, "a")
     flip_byte(ours.packs / add(ours, "b"))
     before = sorted(ours.folder.rglob("*"))
-    assert len(load_results(ours.folder).problems) == 1
+    assert len(load_results(ours.folder).warnings) == 1
     shutil.rmtree(ours.packs / pack_id(["a"]))
     with pytest.raises(StoreError, match=r"none of the 1 packs.*does not match its checksum"):
         load_results(ours.folder)
@@ -577,19 +577,19 @@ def test_a_pack_that_claims_other_trials_than_it_has_is_run_again(ours, claimed,
         read()
         again = Store(ours.folder)
         assert again.done() == {"a"}
-        (problem,) = again.problems
+        (problem,) = again.warnings
         assert f"{str(bad / 'runs.parquet')!r} {said}" in problem
     assert ours.load().runs["trial_id"].tolist() == ["a"]
     add(ours, *claimed)
     assert ours.done() == {"a", *claimed}
-    assert ours.problems == []
+    assert ours.warnings == []
 
 
 def test_a_pack_with_the_curve_of_another_trial_is_left_out(ours):
     add(ours, "a")
     place(ours, ["b"], typed(frames("b")[0], frames("c")[1]))
     assert ours.load().runs["trial_id"].tolist() == ["a"]
-    assert "has trial 'c', which the pack does not hold" in ours.problems[0]
+    assert "has trial 'c', which the pack does not hold" in ours.warnings[0]
     assert ours.done() == {"a"}  # the pack is known to be damaged now
 
 
@@ -622,7 +622,7 @@ def test_a_record_of_the_wrong_types_is_left_out(ours, wrong):
     rewritten(bad, lambda record: record.update(wrong))
     assert ours.load().runs["trial_id"].tolist() == ["a"]
     assert ours.done() == {"a"}
-    assert str(bad / "pack.json") in ours.problems[0]
+    assert str(bad / "pack.json") in ours.warnings[0]
 
 
 @pytest.mark.parametrize("key", ["trial_ids", "files", "schema_version"])
@@ -633,7 +633,7 @@ def test_a_record_that_lacks_what_is_needed_is_left_out(ours, key, value):
     rewritten(bad, lambda record: record.pop(key) if value is None else record.update({key: value}))
     assert ours.done() == {"a"}
     assert ours.load().runs["trial_id"].tolist() == ["a"]
-    assert str(bad / "pack.json") in ours.problems[0]
+    assert str(bad / "pack.json") in ours.warnings[0]
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "3", '"x"', "null", '{"schema_version": 2', '{"schema_version": 2}'])
@@ -643,7 +643,7 @@ def test_a_record_that_is_no_record_is_left_out(ours, text):
     (bad / "pack.json").write_text(text)
     assert ours.done() == {"a"}
     assert ours.load().runs["trial_id"].tolist() == ["a"]
-    assert str(bad / "pack.json") in ours.problems[0]
+    assert str(bad / "pack.json") in ours.warnings[0]
 
 
 def test_a_table_with_holes_is_left_out(ours):
@@ -652,7 +652,7 @@ def test_a_table_with_holes_is_left_out(ours):
     at = runs.column_names.index("status")
     place(ours, ["b"], [runs.set_column(at, "status", pa.array([None], runs.schema.field(at).type)), curve])
     assert ours.load().runs["trial_id"].tolist() == ["a"]
-    assert "has a row without 'status'" in ours.problems[0]
+    assert "has a row without 'status'" in ours.warnings[0]
 
 
 # ---- the working directory
@@ -681,7 +681,7 @@ def test_packs_of_two_machines_lie_side_by_side(ours):
     ours.add(*frames("c"), on("Left"))
     assert len({*names}) == 2
     loaded = ours.load()
-    assert loaded.problems == []
+    assert loaded.warnings == []
     assert loaded.runs["trial_id"].tolist() == ["a", "c", "b"]  # by seed
     first = 1.0 if names[0] < names[1] else 1.0 + 1e-13
     assert loaded.runs.set_index("trial_id")["phi"].to_dict() == {"a": first, "b": first, "c": 1.0}
@@ -705,7 +705,7 @@ def test_packs_that_contradict_each_other_are_a_problem(ours):
     ours.add(*frames("a", phi=1.0), on("Left"))
     ours.add(*frames("a", phi=99_999.0), on("Right"))
     for loaded in (ours.load(), load_results(ours.folder)):
-        (problem,) = loaded.problems
+        (problem,) = loaded.warnings
         assert "disagree on trial 'a' (f2ba on quadratic, seed 0)" in problem
         assert "99999.0" in problem
         assert "(Left, torch 2, pack " in problem
@@ -716,7 +716,7 @@ def test_packs_that_contradict_each_other_are_a_problem(ours):
 @pytest.mark.parametrize("folder", ["deterministic", "finite_sum", "second_order", "figure1", "figure2", "figure3"])
 def test_the_published_results_are_read_whole(folder):
     loaded = load_results(OFFICIAL / folder)
-    assert loaded.problems == loaded.copies == []
+    assert loaded.warnings == loaded.copies == []
     assert len(loaded.runs) == sum(len(record["trial_ids"]) for record in loaded.records) > 0
     assert set(loaded.curve["trial_id"]) == set(loaded.runs["trial_id"])
     assert (loaded.confirmations() == 1).all()

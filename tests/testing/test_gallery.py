@@ -191,7 +191,7 @@ def test_run_all_finishes_with_all_of_them_installed(tmp_path):
     done = subprocess.run([*command, "run", "--all", "-p", "quadratic", *limits, "-o", "out"], **options)
     assert done.returncode == 0, done.stderr
     assert "No module named 'no_such_module_anywhere'" in done.stderr
-    assert "its algorithm 'f2ba' is left out: plugin 'bilevelbench' has that name already" in done.stderr
+    assert "its method 'f2ba' is left out: plugin 'bilevelbench' has that name already" in done.stderr
     rows = {row.algorithm: row for row in load_results(tmp_path / "out").runs.itertuples()}
     built_in = {n for n, e in registry().algorithms.items() if not issubclass(e.value, Distributed)}  # no agents there
     assert rows.keys() >= built_in | (METHODS.keys() - {"html_name", "name_clash"}) | {"<img>"}

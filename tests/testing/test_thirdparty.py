@@ -120,7 +120,7 @@ def test_is_no_part_of_the_main_distribution():
 
 def test_is_listed_with_its_plugin(beside):
     found = json.loads(beside.ok("list", "--json"))
-    for kind, name in (("algorithms", "soba"), ("problems", "denoise")):
+    for kind, name in (("methods", "soba"), ("problems", "denoise")):
         (row,) = [row for row in found[kind] if row["name"] == name]
         assert "bilevelbench-example" in json.dumps(row)
         assert len(found[kind]) > 5, "the built-in ones are there as well"
@@ -185,8 +185,8 @@ def test_its_own_tests_pass(environment, tmp_path):
 
 @pytest.mark.slow
 def test_four_commands_as_programs(environment, tmp_path):
-    """From `new algorithm` to a row on a local board, each command a process of its own, as a new user types them."""
-    environment.ok("new", "algorithm", "my_method", "--file", cwd=tmp_path)
+    """From `new method` to a row on a local board, each command a process of its own, as a new user types them."""
+    environment.ok("new", "method", "my_method", "--file", cwd=tmp_path)
     environment.ok("check", "my_method.py", cwd=tmp_path)
     environment.ok("run", "-a", "my_method.py", "-p", "quadratic", "--steps", "50", "-o", "out", cwd=tmp_path)
     environment.ok("leaderboard", "build", "out", "-o", "site", cwd=tmp_path)

@@ -68,15 +68,14 @@ class _Share:
     """One agent's share in the work of a trial."""
 
     def __init__(self, trial: Trial, rank: int) -> None:
-        plugins = registry()
-        problem = make(plugins.problem(trial.problem.key), trial.problem.params)
+        problem = make(registry().problem(trial.problem.key), trial.problem.params)
         with default_dtype(getattr(torch, trial.dtype)):
             self.instance = problem.build()
             if self.instance.agents is None:
                 raise InvalidInput(f"{problem.name} is no mean over agents")
             self.local = self.instance.agents.local(rank)
         self.instance.constants.problem = problem.name
-        entry = plugins.algorithm(trial.algorithm.key)
+        entry = registry().algorithm(trial.algorithm.key)
         self.methods = make_methods([trial], entry, self.instance.constants)
         self.trial, self.rank = trial, rank
 

@@ -18,7 +18,7 @@ from bilevelbench.report.analysis.predict import SetBy, asymptotic
 from bilevelbench.report.pipe_table import pipe_table
 from bilevelbench.report.text import number, printable
 
-Row = dict[str, Any]
+RateRecord = dict[str, Any]
 
 COLUMNS = ("oracle", "method", "claimed", "calls", "steps", "expected", "range", "verdict")
 
@@ -27,7 +27,7 @@ _REQUIRED = (
     *("table", "method", "label", "setting", "oracle", "claimed", "tilde", "target", "verdict"),
     *("measured", "low", "high", "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min"),
 )
-_OPTIONAL: Row = {
+_OPTIONAL: RateRecord = {
     "over": "eps",
     "log_free_of": "steps",
     **dict.fromkeys(("predicted", "log_free", "second_half", "success")),
@@ -42,7 +42,7 @@ class RateTable:
     """One rates.json: rows in the order of the paper's table."""
 
     title: str
-    rows: list[Row]
+    rows: list[RateRecord]
     path: Path
 
 
@@ -60,7 +60,7 @@ def read_rates(path: Path) -> RateTable:
     return RateTable(title, [_OPTIONAL | (row if "set_by" in row else _with_rule(row)) for row in rows], path)
 
 
-def _with_rule(row: Row) -> Row:
+def _with_rule(row: RateRecord) -> RateRecord:
     """A row from before files said what its preset is set by: with that, the slope expected by it, and the verdict on that.
 
     Those files expected `claimed (1 + 1/q)/2` of every row, which holds only for presets set by the number of steps: those
@@ -90,16 +90,16 @@ def in_order(tables: Iterable[RateTable]) -> list[RateTable]:
 
 def find_rates(folder: Path) -> tuple[list[RateTable], list[str]]:
     """Every rates.json in and under a folder, in order, and a sentence for each that cannot be used."""
-    tables, problems = [], []
+    tables, warnings = [], []
     for path in sorted(folder.rglob("rates.json")):
         try:
             tables.append(read_rates(path))
         except StoreError as error:
-            problems.append(str(error))
-    return in_order(tables), problems
+            warnings.append(str(error))
+    return in_order(tables), warnings
 
 
-def claimed(row: Row) -> str:
+def claimed(row: RateRecord) -> str:
     """`~dx^2 eps^-4`, as the paper prints it."""
     tilde = "~" if row["tilde"] else ""
     factor = f"{row['extra']} " if row["extra"] else ""
@@ -113,11 +113,11 @@ def interval(middle: float | None, low: float | None, high: float | None) -> str
     return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def name_of(row: Row) -> str:
+def name_of(row: RateRecord) -> str:
     return printable(row["label"] if row["setting"] == "deterministic" else f"{row['label']}, {row['setting']}")
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: RateRecord) -> tuple[str, ...]:
     """One line of the table. `expected` is what the claim predicts on the instance, and the finite-range prediction."""
     steps = interval(row["measured_steps"], row["low_steps"], row["high_steps"])
     expected = f"{row['target']:.2f}"
@@ -128,7 +128,7 @@ def cells(row: Row) -> tuple[str, ...]:
     return (row["oracle"], name_of(row), claimed(row), calls, steps, expected, reach, row["verdict"])
 
 
-def reference(row: Row, rows: Sequence[Row]) -> float | None:
+def reference(row: RateRecord, rows: Sequence[RateRecord]) -> float | None:
     """The smallest accuracy (or largest kappa) that every measured row of this table and setting got to."""
     alike = [r for r in rows if all(r[k] == row[k] for k in ("table", "setting", "over")) and r["points"]]
     ends: list[list[float]] = [[p["eps"] for p in r["points"]] for r in alike]
@@ -137,7 +137,7 @@ def reference(row: Row, rows: Sequence[Row]) -> float | None:
     return min(map(max, ends)) if row["over"] == "kappa" else max(map(min, ends))
 
 
-def at_reference(row: Row, eps: float | None, count: str = "cost") -> float:
+def at_reference(row: RateRecord, eps: float | None, count: str = "cost") -> float:
     """A count at an accuracy, on the line between the measured points in logarithms; NaN outside of their range."""
     points = sorted(((p["eps"], p[count]) for p in row["points"] if count in p), key=lambda pair: pair[0])
     if not points or eps is None or not points[0][0] * (1 - 1e-9) <= eps <= points[-1][0] * (1 + 1e-9):
@@ -148,7 +148,7 @@ def at_reference(row: Row, eps: float | None, count: str = "cost") -> float:
     return float(np.exp(np.interp(np.log(eps), np.log(x), np.log(y))))
 
 
-def frame(rows: Sequence[Row]) -> pd.DataFrame:
+def frame(rows: Sequence[RateRecord]) -> pd.DataFrame:
     """One row a claim with its numbers in full, for CSV."""
     plain = ("table", "setting", "oracle", "method", "label", "over", "claimed", "tilde", "extra", "target")
     found = ("measured", "low", "high", "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min", "seeds")
@@ -167,7 +167,7 @@ def frame(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
-def readable(rows: Sequence[Row]) -> pd.DataFrame:
+def readable(rows: Sequence[RateRecord]) -> pd.DataFrame:
     """The table for people: what `cells` says, with calls and HVPs at the reference accuracy before the verdict."""
     out = []
     for row in rows:
@@ -182,7 +182,7 @@ def readable(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(out, columns=order).rename(columns={"calls": "calls exponent", "steps": "steps exponent"})
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
+def notes(rows: Sequence[RateRecord]) -> list[str]:
     """What belongs under the table: necessity, local slopes, what was not reached, footnotes."""
     out = []
     for row in rows:
@@ -210,12 +210,12 @@ def _share(success: float) -> str:
     return "less than 1%" if 0 < success < 0.01 else f"{math.floor(100 * success + 1e-9)}%"
 
 
-def markdown(title: str, rows: Sequence[Row]) -> str:
+def markdown(title: str, rows: Sequence[RateRecord]) -> str:
     lines = [f"### {printable(title)}", "", pipe_table(readable(rows)), *(f"- {printable(n)}" for n in notes(rows)), ""]
     return "\n".join(lines)
 
 
-def _hvps(row: Row, eps: float | None) -> float:
+def _hvps(row: RateRecord, eps: float | None) -> float:
     """Products with second derivatives; those of a gradient method are none."""
     if row["oracle"] == "gradient":
         return 0.0

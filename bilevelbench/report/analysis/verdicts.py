@@ -17,7 +17,7 @@ import pandas as pd
 from pydantic import Field, ValidationError
 
 from bilevelbench.errors import StoreError, suggestion
-from bilevelbench.plan.figure import Check, Compared, Falls, Figure, Ranking, Separation
+from bilevelbench.plan.figure import Compared, Falls, FigureCheck, PaperFigure, Ranking, Separation
 from bilevelbench.plan.trial import Frozen, Trial
 from bilevelbench.report.analysis.tuning import read_tuning
 from bilevelbench.report.pipe_table import markdown_text, pipe_table
@@ -70,12 +70,12 @@ class Planned(Frozen):
 class Experiment(Frozen):
     """A figure and its trials; `tuning` says how their parameters were found, if they were tuned."""
 
-    figure: Figure
+    figure: PaperFigure
     trials: tuple[Planned, ...] = Field(min_length=1)
     tuning: str = ""
 
     @classmethod
-    def of(cls, figure: Figure, trials: Sequence[Trial], tuning: str = "") -> Experiment:
+    def of(cls, figure: PaperFigure, trials: Sequence[Trial], tuning: str = "") -> Experiment:
         return cls(figure=figure, trials=tuple(map(Planned.of, trials)), tuning=tuning)
 
 
@@ -93,7 +93,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class ExperimentOutcome:
     """An experiment with the results of its trials and a verdict for each of its claims."""
 
     experiment: Experiment
@@ -102,7 +102,7 @@ class Outcome:
     tuning: str
 
     @property
-    def figure(self) -> Figure:
+    def figure(self) -> PaperFigure:
         return self.experiment.figure
 
 
@@ -174,7 +174,7 @@ class _Trials:
         return rows
 
 
-def _held(check: Check, trials: _Trials) -> tuple[bool, str]:
+def _held(check: FigureCheck, trials: _Trials) -> tuple[bool, str]:
     """Whether what a rule asks for is so, and the numbers that say it."""
     if isinstance(check, Falls):
         return _judge_falls(check, trials)
@@ -272,7 +272,7 @@ def judge(experiment: Experiment, results: Results) -> list[Verdict]:
     return [_verdict(check, parts) for check in figure.check]
 
 
-def _verdict(check: Check, parts: Mapping[str, _Trials]) -> Verdict:
+def _verdict(check: FigureCheck, parts: Mapping[str, _Trials]) -> Verdict:
     words, reasons = [], []
     for problem, trials in parts.items():
         try:
@@ -293,28 +293,28 @@ def record(experiment: Experiment, folder: Path) -> Path:
     return path
 
 
-def find_outcomes(folder: Path, results: Results) -> tuple[list[Outcome], list[str]]:
+def find_outcomes(folder: Path, results: Results) -> tuple[list[ExperimentOutcome], list[str]]:
     """Every experiment of a folder, judged by its results, and a sentence for each file that cannot be used."""
-    outcomes, problems = [], []
+    outcomes, warnings = [], []
     for path in sorted((folder / EXPERIMENTS).glob("*.json")):
         try:
             experiment = Experiment.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
             said = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
             where = ".".join(map(str, said["loc"])) or "the file"
-            problems.append(f"{path} is no experiment ({where}: {said['msg']}); run its suite again")
+            warnings.append(f"{path} is no experiment ({where}: {said['msg']}); run its suite again")
             continue
         outcomes.append(outcome(experiment, results, folder))
-    return outcomes, problems
+    return outcomes, warnings
 
 
-def outcome(experiment: Experiment, results: Results, folder: Path) -> Outcome:
+def outcome(experiment: Experiment, results: Results, folder: Path) -> ExperimentOutcome:
     """An experiment, judged by the results of its trials; what `bilevelbench tune` left in the folder is told too."""
     mine = results.only(planned.id for planned in experiment.trials)
-    return Outcome(experiment, mine, judge(experiment, mine), printable(experiment.tuning) or _tuning(folder))
+    return ExperimentOutcome(experiment, mine, judge(experiment, mine), printable(experiment.tuning) or _tuning(folder))
 
 
-def frame(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+def frame(outcomes: Sequence[ExperimentOutcome]) -> pd.DataFrame:
     """One row a claim."""
     rows = [
         {"figure": printable(o.figure.title), "claim": v.claim, "verdict": v.word, "by": v.reason}
@@ -324,7 +324,7 @@ def frame(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["figure", "claim", "verdict", "by"])
 
 
-def markdown(one: Outcome, picture: str = "") -> str:
+def markdown(one: ExperimentOutcome, picture: str = "") -> str:
     """The claim, the verdicts and the tuning; `picture` is a path to the figure."""
     figure = one.figure
     lines = [f"### {markdown_text(figure.title)}", "", f"The paper: {markdown_text(figure.claim)}", ""]

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from bilevelbench.plan.figure import Panel
 from bilevelbench.report.analysis.summary import titled
-from bilevelbench.report.analysis.verdicts import Outcome
+from bilevelbench.report.analysis.verdicts import ExperimentOutcome
 from bilevelbench.report.figures import curves
 from bilevelbench.report.figures import style as style_figures
 from bilevelbench.report.text import printable
@@ -30,7 +30,7 @@ _LETTERS = 13
 _IN_A_ROW = 3
 
 
-def experiment_figure(outcome: Outcome) -> Figure:
+def experiment_figure(outcome: ExperimentOutcome) -> Figure:
     """All panels of an experiment, three in a row; one without anything to draw says so.
 
     Each method has a colour of its own: there are few of them, and often of one family.

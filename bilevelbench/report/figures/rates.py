@@ -9,17 +9,17 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from bilevelbench.report.analysis.rates import Row, name_of
+from bilevelbench.report.analysis.rates import RateRecord, name_of
 from bilevelbench.report.figures import style as style_figures
 from bilevelbench.report.text import printable
 
 
-def figure(title: str, rows: Sequence[Row]) -> str:
+def figure(title: str, rows: Sequence[RateRecord]) -> str:
     """The log-log plot as an SVG text."""
     return style_figures.svg(rate_figure(title, rows))
 
 
-def rate_figure(title: str, rows: Sequence[Row], families: Mapping[str, str] | None = None) -> Figure:
+def rate_figure(title: str, rows: Sequence[RateRecord], families: Mapping[str, str] | None = None) -> Figure:
     """Log-log curves of cost against 1/eps (or kappa), each with its claimed slope dashed through its first point."""
     drawn = [row for row in rows if row["points"]]
     style = _looks(drawn, families)
@@ -48,7 +48,7 @@ def rate_figure(title: str, rows: Sequence[Row], families: Mapping[str, str] | N
     return canvas
 
 
-def claim_figure(title: str, rows: Sequence[Row], families: Mapping[str, str] | None = None) -> Figure:
+def claim_figure(title: str, rows: Sequence[RateRecord], families: Mapping[str, str] | None = None) -> Figure:
     """A dot with whiskers for each measured exponent of the calls, against a tick for the claim.
 
     The hollow dot is the exponent of the count without hidden logarithms, which the verdict is about.
@@ -82,6 +82,6 @@ def claim_figure(title: str, rows: Sequence[Row], families: Mapping[str, str] | 
 _X = {"eps": "1/eps", "kappa": "condition number kappa"}
 
 
-def _looks(rows: Sequence[Row], families: Mapping[str, str] | None) -> dict[str, style_figures.Look]:
+def _looks(rows: Sequence[RateRecord], families: Mapping[str, str] | None) -> dict[str, style_figures.Look]:
     known = {name_of(row): str(row.get("family") or (families or {}).get(row["method"], "")) for row in rows}
     return style_figures.looks(list(known), known)

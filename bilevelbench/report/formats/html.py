@@ -26,7 +26,7 @@ from bilevelbench.report.analysis.summary import (
 )
 from bilevelbench.report.analysis.tuning import Tuning, remarks
 from bilevelbench.report.analysis.tuning import readable as readable_tuning
-from bilevelbench.report.analysis.verdicts import Outcome
+from bilevelbench.report.analysis.verdicts import ExperimentOutcome
 from bilevelbench.report.contents import Report
 from bilevelbench.report.figures.curves import convergence, families, profile_figure
 from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
@@ -75,7 +75,7 @@ def document(report: Report, command: str = "") -> str:
         failed=int(reached.failed(results.runs).sum()),
         reading=reading(table) if titles else "",
         certificates=certificates(results.runs) if titles else "",
-        unreadable=results.problems,
+        unreadable=results.warnings,
         statuses=list(Status),
         command=printable(command),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -96,7 +96,7 @@ def _board(results: Results, weight: float) -> dict[str, Any]:
     }
 
 
-def _experiment(one: Outcome, n: int) -> dict[str, Any]:
+def _experiment(one: ExperimentOutcome, n: int) -> dict[str, Any]:
     return {
         "title": printable(one.figure.title),
         "claim": printable(one.figure.claim),

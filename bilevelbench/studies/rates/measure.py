@@ -18,7 +18,7 @@ from bilevelbench.report.analysis.fit import Fit, fit, verdict
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 from bilevelbench.studies.rates.plan import Point, all_reached, runs_by_value, which_reached
-from bilevelbench.studies.rates.suite import Row
+from bilevelbench.studies.rates.suite import RateRow
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Measurement:
         return asdict(self)
 
 
-def claim_of(cls: type[Algorithm], row: Row) -> Claim:
+def claim_of(cls: type[Algorithm], row: RateRow) -> Claim:
     for claim in cls.claims:
         if claim.table == row.table and claim.setting == row.setting:
             return claim
@@ -73,16 +73,16 @@ def claim_of(cls: type[Algorithm], row: Row) -> Claim:
 
 
 def measure(
-    row: Row,
+    row: RateRow,
     points: Sequence[Point],
     weakened: Sequence[Point],
     own: Sequence[Point],
     results: Results,
-    plugins: Registry,
+    registry: Registry,
     q: float,
 ) -> Measurement:
     """What these points say about the row; `weakened` and `own` are those of its two side experiments."""
-    cls = plugins.algorithm(row.method).value
+    cls = registry.algorithm(row.method).value
     claim = claim_of(cls, row)
     horizons, over_kappa = row.rule == "horizon", row.kappas is not None
     table = runs_by_value(points, results)
@@ -114,7 +114,7 @@ def measure(
     )
 
 
-def _stated(row: Row, claim: Claim, exponent: float) -> dict[str, Any]:
+def _stated(row: RateRow, claim: Claim, exponent: float) -> dict[str, Any]:
     """What was said before anything was measured."""
     return {
         "table": claim.table,
@@ -162,7 +162,7 @@ def _divide(table: dict[float, pd.DataFrame], points: Sequence[Point], count: st
 
 def _success(table: dict[float, pd.DataFrame]) -> float:
     status = pd.concat([frame["status"] for frame in table.values()])
-    return float((status == "target").mean())
+    return float((status == Status.TARGET).mean())
 
 
 def _fit(
@@ -207,7 +207,7 @@ def _predicted(cls: type[Algorithm], points: Sequence[Point], values: list[float
     return predict.slope(values, [eta for eta in etas if eta is not None], q, rule)
 
 
-def _necessity(row: Row, points: Sequence[Point], results: Results, horizons: bool) -> str:
+def _necessity(row: RateRow, points: Sequence[Point], results: Results, horizons: bool) -> str:
     """What the weakened row shows, in words."""
     if row.weakened is None:
         return ""
@@ -229,7 +229,7 @@ def _necessity(row: Row, points: Sequence[Point], results: Results, horizons: bo
     return f"{within}; without this part of the preset it takes longer or never gets there"
 
 
-def _own(row: Row, points: Sequence[Point], results: Results) -> str:
+def _own(row: RateRow, points: Sequence[Point], results: Results) -> str:
     if row.own_notion is None:
         return ""
     table = runs_by_value(points, results, row.own_notion if row.rule == "horizon" else "mean_grad_phi")

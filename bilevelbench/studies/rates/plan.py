@@ -21,7 +21,7 @@ from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
-from bilevelbench.studies.rates.suite import RateSuite, Row, Weakened
+from bilevelbench.studies.rates.suite import RateRow, RateSuite, Weakened
 
 _RATIO = 1.01  # evaluations: one percent apart in cost
 
@@ -35,19 +35,19 @@ class Point:
     trial: Trial
 
 
-def plan_row(row: Row, suite: RateSuite, plugins: Registry, preset: str = "rate") -> list[Point]:
+def plan_row(row: RateRow, suite: RateSuite, registry: Registry, preset: str = "rate") -> list[Point]:
     """A trial for each grid value and seed."""
-    return _plan(row, suite, plugins, row.grid(), row.cap, preset)
+    return _plan(row, suite, registry, row.grid(), row.cap, preset)
 
 
 def plan_weakened(
-    row: Row, suite: RateSuite, plugins: Registry, points: Sequence[Point], results: Results
+    row: RateRow, suite: RateSuite, registry: Registry, points: Sequence[Point], results: Results
 ) -> list[Point]:
     """The necessity check, at the last grid values that the row itself reached, within a multiple of its steps."""
     if row.weakened is None:
         return []
     if row.rule == "horizon":
-        return _plan(row, suite, plugins, row.grid(), row.cap, "rate", row.weakened)
+        return _plan(row, suite, registry, row.grid(), row.cap, "rate", row.weakened)
     table = runs_by_value(points, results)
     reached = [v for v in row.grid() if len(table[v]) == row.seeds and all_reached(table[v], False)]
     last = reached[-row.weakened.values :]
@@ -55,26 +55,26 @@ def plan_weakened(
         return []
     steps = max(int(table[v]["steps"].max()) for v in last)
     cap = Budget(steps=max(1, round(row.weakened.patience * steps)))
-    return _plan(row, suite, plugins, last, cap, "rate", row.weakened)
+    return _plan(row, suite, registry, last, cap, "rate", row.weakened)
 
 
 def _plan(
-    row: Row,
+    row: RateRow,
     suite: RateSuite,
-    plugins: Registry,
+    registry: Registry,
     grid: Sequence[float],
     cap: Budget,
     preset: str,
     weakened: Weakened | None = None,
 ) -> list[Point]:
-    entry = plugins.algorithm(row.method)
+    entry = registry.algorithm(row.method)
     horizon, over_kappa = row.rule == "horizon", row.kappas is not None
     out = []
     for value in grid:
         params = {**suite.problem_params, **row.problem}
         if over_kappa:
             params["mu"] = params["L"] / value
-        constants = _constants(plugins, suite.problem, params)
+        constants = _constants(registry, suite.problem, params)
         eps = row.at_eps if over_kappa else value
         method = _preset(entry.value, constants, eps, row, "theory" if over_kappa else preset)
         chosen = {k: v for k, v in method.given().items() if v is not None} | row.params
@@ -83,7 +83,7 @@ def _plan(
         budget = Budget(steps=round(value)) if horizon else cap
         for seed in range(suite.first_seed, suite.first_seed + row.seeds):
             trial = make_trial(
-                plugins,
+                registry,
                 Spec(name=row.method, params=chosen),
                 Spec(name=suite.problem, params={**params, "data_seed": seed}),
                 seed=seed,
@@ -104,17 +104,18 @@ def _times(value: float, factor: float) -> float:
     return math.ceil(value * factor) if isinstance(value, int) else value * factor
 
 
-def plan_own_notion(row: Row, suite: RateSuite, plugins: Registry) -> list[Point]:
+def plan_own_notion(row: RateRow, suite: RateSuite, registry: Registry) -> list[Point]:
     """The same row, stopped by the method's own notion of stationarity, which it reports as a curve column."""
     if row.own_notion is None or row.rule == "horizon":
         return []
     schedule = Schedule(ratio=_RATIO, on=row.own_notion)
     return [
-        Point(p.value, p.seed, p.trial.model_copy(update={"schedule": schedule})) for p in plan_row(row, suite, plugins)
+        Point(p.value, p.seed, p.trial.model_copy(update={"schedule": schedule}))
+        for p in plan_row(row, suite, registry)
     ]
 
 
-def _preset(cls: type[Algorithm], constants: Constants, value: float, row: Row, preset: str) -> Algorithm:
+def _preset(cls: type[Algorithm], constants: Constants, value: float, row: RateRow, preset: str) -> Algorithm:
     if row.rule == "horizon":
         return cls.from_horizon(constants, round(value), row.scale)
     if preset == "theory":
@@ -122,8 +123,8 @@ def _preset(cls: type[Algorithm], constants: Constants, value: float, row: Row, 
     return cls.from_rate(constants, value, row.scale)
 
 
-def _constants(plugins: Registry, problem: str, params: dict[str, Any]) -> Constants:
-    made: Problem = make(plugins.problem(problem), params)
+def _constants(registry: Registry, problem: str, params: dict[str, Any]) -> Constants:
+    made: Problem = make(registry.problem(problem), params)
     with default_dtype(torch.float64), one_thread():
         constants = made.build().constants
     constants.problem = problem

@@ -13,7 +13,7 @@ from bilevelbench.plan.trial import Trial
 from bilevelbench.results.schema import Results
 from bilevelbench.studies.rates.measure import Measurement, measure
 from bilevelbench.studies.rates.plan import plan_own_notion, plan_row, plan_weakened
-from bilevelbench.studies.rates.suite import RateSuite, Row
+from bilevelbench.studies.rates.suite import RateRow, RateSuite
 
 #: Runs trials that are not stored yet and returns everything that is.
 Run = Callable[[Sequence[Trial]], Results]
@@ -21,7 +21,7 @@ Run = Callable[[Sequence[Trial]], Results]
 
 def run_rates(
     suite: RateSuite,
-    plugins: Registry,
+    registry: Registry,
     run: Run,
     methods: Sequence[str] = (),
     quick: bool = False,
@@ -38,19 +38,19 @@ def run_rates(
         raise InvalidInput(f"{suite.title} has no setting {setting!r}; it has {', '.join(settings)}")
     wanted = [row for row in suite.row if not methods or row.method in methods]
     rows = [row.quickly() if quick else row for row in wanted if setting in (None, row.setting)]
-    planned = [(row, plan_row(row, suite, plugins, preset), plan_own_notion(row, suite, plugins)) for row in rows]
+    planned = [(row, plan_row(row, suite, registry, preset), plan_own_notion(row, suite, registry)) for row in rows]
     results = run([p.trial for _, points, own in planned for p in (*points, *own)])
-    weakened = [plan_weakened(row, suite, plugins, points, results) for row, points, _ in planned]
+    weakened = [plan_weakened(row, suite, registry, points, results) for row, points, _ in planned]
     results = run([p.trial for points in weakened for p in points])
     return [
-        measure(row, points, weak, own, results, plugins, _tail(suite, row, plugins))
+        measure(row, points, weak, own, results, registry, _tail(suite, row, registry))
         for (row, points, own), weak in zip(planned, weakened, strict=True)
     ]
 
 
-def _tail(suite: RateSuite, row: Row, plugins: Registry) -> float:
+def _tail(suite: RateSuite, row: RateRow, registry: Registry) -> float:
     """The exponent q of the row's instance."""
-    made = make(plugins.problem(suite.problem), {**suite.problem_params, **row.problem})
+    made = make(registry.problem(suite.problem), {**suite.problem_params, **row.problem})
     q = getattr(made, "q", None)
     if q is None:
         raise InvalidInput(f"problem {suite.problem!r} has no tail exponent q, so a claim predicts no slope on it")

@@ -31,7 +31,7 @@ class Weakened(_Table):
     patience: PositiveFloat = 1.25
 
 
-class Row(_Table):
+class RateRow(_Table):
     """One method in one setting.
 
     `eps`: largest and smallest accuracy, a factor of `ratio` apart from one to the next; rule `hit` takes the first point
@@ -94,7 +94,7 @@ class Row(_Table):
         count = round(math.log(self.eps[0] / self.eps[1]) / math.log(self.ratio)) + 1
         return [self.eps[0] / self.ratio**i for i in range(count)]
 
-    def quickly(self) -> Row:
+    def quickly(self) -> RateRow:
         return self.model_validate({**self.model_dump(), **self.quick})
 
 
@@ -105,7 +105,7 @@ class RateSuite(_Table):
     problem: str = "tail_anchor"
     problem_params: dict[str, Any] = {}
     first_seed: NonNegativeInt = 0
-    row: tuple[Row, ...]
+    row: tuple[RateRow, ...]
 
     @classmethod
     def load(cls, path: Path) -> RateSuite:

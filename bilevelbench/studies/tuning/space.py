@@ -58,12 +58,12 @@ class Method:
         return [grid[i] for i in sorted(drawn)]
 
 
-def method_of(entry: AlgorithmEntry, plugins: Registry, grid: Grid) -> Method:
+def method_of(entry: AlgorithmEntry, registry: Registry, grid: Grid) -> Method:
     """Lists of several values are the whole search space; without any, the roles that the class gives its parameters.
 
     A parameter with one value keeps it, unless its role is one that the suite's grid names.
     """
-    cls = plugins.algorithm(entry.name).value
+    cls = registry.algorithm(entry.name).value
     lists = {name: tuple(given) if isinstance(given, list) else (given,) for name, given in entry.params.items()}
     for name in (*lists, *cls.tuned):
         if name not in cls.model_fields:

@@ -90,15 +90,15 @@ class Job:
         )
 
 
-def run_tuning(suite: Suite, plugins: Registry, run: Run) -> tuple[list[Job], Results]:
+def run_tuning(suite: Suite, registry: Registry, run: Run) -> tuple[list[Job], Results]:
     """Every job with its best choice, and all trials that are stored."""
-    targets = _targets(suite, plugins)
+    targets = _targets(suite, registry)
     by = suite.tune.by
     if not suite.schedule.phi and by in ("phi", "grad_phi"):
-        _need_phi(by, targets, plugins)
-    jobs = _jobs(suite, plugins, targets)
+        _need_phi(by, targets, registry)
+    jobs = _jobs(suite, registry, targets)
     while going := [job for job in jobs if job.best is None]:
-        rounds = {job: [_trials(job, ask, suite, plugins) for ask in job.asked] for job in going}
+        rounds = {job: [_trials(job, ask, suite, registry) for ask in job.asked] for job in going}
         results = run([trial for rows in rounds.values() for row in rows for trial in row])
         table = _ends(results, by)
         for job, rows in rounds.items():
@@ -108,16 +108,16 @@ def run_tuning(suite: Suite, plugins: Registry, run: Run) -> tuple[list[Job], Re
     return jobs, results
 
 
-def _targets(suite: Suite, plugins: Registry) -> list[Target]:
+def _targets(suite: Suite, registry: Registry) -> list[Target]:
     grouped: dict[str, list[tuple[Spec, ProblemEntry]]] = {}
-    for spec, entry in suite.problems(plugins):
+    for spec, entry in suite.problems(registry):
         grouped.setdefault(str(spec.variant), []).append((spec, entry))
-    return [_target(pairs, suite.tune.fresh_data, plugins) for pairs in grouped.values()]
+    return [_target(pairs, suite.tune.fresh_data, registry) for pairs in grouped.values()]
 
 
-def _target(pairs: Sequence[tuple[Spec, ProblemEntry]], fresh: bool, plugins: Registry) -> Target:
+def _target(pairs: Sequence[tuple[Spec, ProblemEntry]], fresh: bool, registry: Registry) -> Target:
     first, entry = pairs[0]
-    cls = plugins.problem(first.key).value
+    cls = registry.problem(first.key).value
     used = tuple(spec.params.get("data_seed", cls.model_fields["data_seed"].default) for spec, _ in pairs)
     report_on = used
     if fresh:
@@ -130,11 +130,11 @@ def _target(pairs: Sequence[tuple[Spec, ProblemEntry]], fresh: bool, plugins: Re
     return Target(first.variant, tuple(spec for spec, _ in pairs), used, report_on, entry)
 
 
-def _jobs(suite: Suite, plugins: Registry, targets: Sequence[Target]) -> list[Job]:
+def _jobs(suite: Suite, registry: Registry, targets: Sequence[Target]) -> list[Job]:
     plan = suite.tune
     jobs: list[Job] = []
-    for entry in suite.algorithms(plugins):
-        method = method_of(entry, plugins, plan.grid)
+    for entry in suite.algorithms(registry):
+        method = method_of(entry, registry, plan.grid)
         for target in targets:
             if not entry.runs_on(target.problem):
                 continue
@@ -158,13 +158,13 @@ def _job(plan: Tune, method: Method, target: Target, budget: Budget, repeats: in
     return Job(method, target, len(settings), search.halving(settings, budget, plan.cost / repeats, plan.factor))
 
 
-def _trials(job: Job, ask: Ask, suite: Suite, plugins: Registry) -> list[Trial]:
+def _trials(job: Job, ask: Ask, suite: Suite, registry: Registry) -> list[Trial]:
     """One for each data set and seed. Without targets: a trial that ends early is not seen at the end of its budget."""
     spec = Spec(name=job.method.name, params=job.method.params(ask.choice))
     label = str(Spec(name=job.method.label.partition("[")[0], params=spec.params))
     return [
         make_trial(
-            plugins, spec, data, seed=seed, budget=ask.budget, schedule=suite.schedule, dtype=suite.dtype, label=label
+            registry, spec, data, seed=seed, budget=ask.budget, schedule=suite.schedule, dtype=suite.dtype, label=label
         )
         for data in job.target.data
         for seed in suite.seed_list
@@ -197,10 +197,10 @@ def _seen(row: Sequence[Trial], table: pd.DataFrame) -> Seen:
     return Seen(float(median(part["score"].to_numpy())), failed=int((~part["scored"]).sum()))
 
 
-def _need_phi(by: str, targets: Sequence[Target], plugins: Registry) -> None:
+def _need_phi(by: str, targets: Sequence[Target], registry: Registry) -> None:
     """Without the lower level's solution phi is known only where it has a closed form; building says which metrics are."""
     for target in targets:
-        problem: Any = make(plugins.problem(target.problem.key), target.problem.params)
+        problem: Any = make(registry.problem(target.problem.key), target.problem.params)
         instance = problem.build()
         if instance.reference is None:
             there = ", ".join(name for name in instance.metrics if not name.startswith("test_")) or "none"

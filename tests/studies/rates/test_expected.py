@@ -16,7 +16,7 @@ from bilevelbench.report.analysis.fit import Fit, verdict
 from bilevelbench.report.analysis.rates import read_rates
 from bilevelbench.studies.rates.measure import claim_of
 from bilevelbench.studies.rates.study import _tail
-from bilevelbench.studies.rates.suite import RateSuite, Row
+from bilevelbench.studies.rates.suite import RateRow, RateSuite
 
 SUITES = {name: RateSuite.load(registry().suite(name)) for name in ("rates_table1", "rates_table2", "rates_table3")}
 ROWS = [
@@ -42,7 +42,7 @@ OF_STEPS = {
 }  # fmt: skip
 
 
-def exact_slope(row: Row, q: float) -> float:
+def exact_slope(row: RateRow, q: float) -> float:
     """Of a run that costs what the method's theorem says, on the tail of exponent q."""
     found = OF_STEPS[row.method] if row.set_by == "steps" else BEYOND[row.method]
     found = found[row.setting] if isinstance(found, dict) else found
@@ -52,7 +52,7 @@ def exact_slope(row: Row, q: float) -> float:
     return cost * (1 + q) / ((1 - step) * q)
 
 
-def said(row: Row, q: float, off: float = 0.0, bend: float = 0.0, points: int = 9) -> str:
+def said(row: RateRow, q: float, off: float = 0.0, bend: float = 0.0, points: int = 9) -> str:
     claimed = claim_of(registry().algorithm(row.method).value, row).eps_exp
     slope = exact_slope(row, q) + off
     found = Fit(slope, slope - 0.01, slope + 0.01, slope + bend, ())
@@ -97,7 +97,7 @@ def test_condition_number_is_swept_at_one_eps_where_the_tail_plays_no_part(claim
 
 def test_tail_exponent_is_that_of_the_row_s_own_instance():
     suite = SUITES["rates_table1"]
-    row = Row(method="f2ba", eps=(0.2, 0.1))
+    row = RateRow(method="f2ba", eps=(0.2, 0.1))
     assert _tail(suite, row, registry()) == 1.05
     assert _tail(suite, row.model_copy(update={"problem": {"q": 1.3}}), registry()) == 1.3
     with pytest.raises(InvalidInput, match="'quadratic' has no tail exponent q"):

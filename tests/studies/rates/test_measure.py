@@ -18,7 +18,7 @@ from bilevelbench.report.figures.rates import figure
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.studies.rates.plan import plan_row, plan_weakened
 from bilevelbench.studies.rates.study import run_rates
-from bilevelbench.studies.rates.suite import RateSuite, Row
+from bilevelbench.studies.rates.suite import RateRow, RateSuite
 
 KEYS = {
     "table", "method", "setting", "claimed", "measured", "low", "high", "measured_steps", "eps_max", "eps_min", "seeds",
@@ -38,7 +38,7 @@ def _fresh():
     run.runs, run.curve = [], []
 
 
-def suite(*rows: Row) -> RateSuite:
+def suite(*rows: RateRow) -> RateSuite:
     return RateSuite(
         title="short", problem_params={"tails": 1, "anchors": 1, "mu": 1.0, "L": 2.0}, first_seed=7, row=rows
     )
@@ -48,7 +48,7 @@ LAM4 = {"text": "lam = 4", "params": {"lam": 4.0}, "values": 1}
 
 
 def test_f2ba_costs_the_square_of_one_over_eps_and_needs_its_penalty():
-    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.035), seeds=4, weakened=LAM4)
+    row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.035), seeds=4, weakened=LAM4)
     (found,) = run_rates(suite(row), registry(), run)
     assert found.verdict == "matches"
     assert 1.8 < found.measured_steps < 2.1
@@ -59,13 +59,13 @@ def test_f2ba_costs_the_square_of_one_over_eps_and_needs_its_penalty():
 
 
 def test_single_time_scale_costs_a_power_more():
-    row = Row(method="f2sa", rule="hit", eps=(0.4, 0.14), seeds=4)
+    row = RateRow(method="f2sa", rule="hit", eps=(0.4, 0.14), seeds=4)
     (found,) = run_rates(suite(row), registry(), run)
     assert 2.7 < found.measured_steps < 3.1
 
 
 def test_horizon_row_uses_every_lane():
-    row = Row(
+    row = RateRow(
         method="bome",
         rule="horizon",
         set_by="steps",
@@ -81,7 +81,7 @@ def test_horizon_row_uses_every_lane():
 
 
 def test_accuracy_that_one_seed_misses_leaves_the_fit_and_is_listed():
-    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.05), seeds=3, cap={"steps": 300})
+    row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.05), seeds=3, cap={"steps": 300})
     (found,) = run_rates(suite(row), registry(), run)
     assert found.unreached
     assert all(item["reached"] < 3 for item in found.unreached)
@@ -89,7 +89,7 @@ def test_accuracy_that_one_seed_misses_leaves_the_fit_and_is_listed():
 
 
 def test_kappa_row_varies_mu_with_the_theory_preset():
-    row = Row(method="aid", rule="hit", kappas=(1.0, 2.83), set_by="kappa", seeds=2, log_free="cost")
+    row = RateRow(method="aid", rule="hit", kappas=(1.0, 2.83), set_by="kappa", seeds=2, log_free="cost")
     points = plan_row(row, suite(row), registry())
     assert sorted({2.0 / p.trial.problem.params["mu"] for p in points}) == pytest.approx([1, 2**0.5, 2, 8**0.5])
     (found,) = run_rates(suite(row), registry(), run)
@@ -99,7 +99,7 @@ def test_kappa_row_varies_mu_with_the_theory_preset():
 
 
 def test_weakened_row_differs_in_what_it_takes_away():
-    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened=LAM4)
+    row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened=LAM4)
     points = plan_row(row, suite(row), registry())
     weak = plan_weakened(row, suite(row), registry(), points, run([p.trial for p in points]))
     assert {p.trial.algorithm.params["lam"] for p in weak} == {4.0}
@@ -107,7 +107,7 @@ def test_weakened_row_differs_in_what_it_takes_away():
 
 
 def test_report_holds_the_numbers():
-    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.07), seeds=2)
+    row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.07), seeds=2)
     rows = [m.as_dict() for m in run_rates(suite(row), registry(), run)]
     text = markdown("Table 1", rows)
     assert f"{rows[0]['measured']:.2f} [" in text
@@ -131,22 +131,22 @@ def test_report_holds_the_numbers():
 )
 def test_row_that_makes_no_sense_is_refused(fields, said):
     with pytest.raises(ValueError, match=said):
-        Row(method="f2ba", **fields)
+        RateRow(method="f2ba", **fields)
 
 
 def test_row_of_an_unknown_method_is_refused():
     with pytest.raises(InvalidInput, match="no row for 'f2b'; did you mean 'f2ba'"):
-        run_rates(suite(Row(method="f2ba", eps=(0.2, 0.1))), registry(), run, methods=["f2b"])
+        run_rates(suite(RateRow(method="f2ba", eps=(0.2, 0.1))), registry(), run, methods=["f2b"])
 
 
-def saddle_suite(*rows: Row) -> RateSuite:
+def saddle_suite(*rows: RateRow) -> RateSuite:
     params = {"tails": 1, "anchors": 1, "saddle": True, "mu": 1.0, "L": 1.5}
     return RateSuite(title="short", problem_params=params, first_seed=7, row=rows)
 
 
 def test_second_order_rule_waits_until_the_saddle_is_left():
     no_kicks = {"text": "no kicks", "params": {"eps": 1e-12}, "values": 1}
-    row = Row(method="pf2ba", table=3, rule="second_order", eps=(0.1, 0.05), seeds=4, weakened=no_kicks)
+    row = RateRow(method="pf2ba", table=3, rule="second_order", eps=(0.1, 0.05), seeds=4, weakened=no_kicks)
     (found,) = run_rates(saddle_suite(row), registry(), run)
     assert found.success == 1
     assert found.verdict == "unmeasured"  # three accuracies are no curve
@@ -155,7 +155,7 @@ def test_second_order_rule_waits_until_the_saddle_is_left():
 
 
 def test_count_over_a_parameter_of_the_preset():
-    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=4, log_free="cost", over="K")
+    row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=4, log_free="cost", over="K")
     (found,) = run_rates(suite(row), registry(), run)
     assert found.log_free_of == "cost / K"
     assert found.log_free == pytest.approx(found.measured_steps, abs=0.1)
@@ -163,13 +163,13 @@ def test_count_over_a_parameter_of_the_preset():
 
 
 def test_count_over_something_that_is_no_parameter():
-    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, log_free="cost", over="KK")
+    row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, log_free="cost", over="KK")
     with pytest.raises(InvalidInput, match=r"the preset sets no such parameter.*'K'"):
         run_rates(suite(row), registry(), run)
 
 
 def test_weakened_row_may_multiply_a_parameter():
-    row = Row(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened={"text": "K/4", "times": {"K": 0.25}})
+    row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened={"text": "K/4", "times": {"K": 0.25}})
     points = plan_row(row, suite(row), registry())
     weak = plan_weakened(row, suite(row), registry(), points, run([p.trial for p in points]))
     full = {p.value: p.trial.algorithm.params["K"] for p in points}
@@ -178,7 +178,7 @@ def test_weakened_row_may_multiply_a_parameter():
 
 def test_setting_picks_rows_and_an_unknown_one_is_named():
     with pytest.raises(InvalidInput, match="no setting 'ful'; it has deterministic"):
-        run_rates(suite(Row(method="f2ba", eps=(0.2, 0.1))), registry(), run, setting="ful")
+        run_rates(suite(RateRow(method="f2ba", eps=(0.2, 0.1))), registry(), run, setting="ful")
 
 
 @pytest.mark.parametrize("name", ["rates_table1", "rates_table1_kappa", "rates_table2", "rates_table3"])
@@ -196,7 +196,7 @@ def test_bundled_suite_plans(name):
         (["--table", "9"], "no rates for table 9"),
         (["--over", "mu"], "unknown --over 'mu'"),
         (["--preset", "best"], "unknown --preset 'best'"),
-        (["-m", "f2b"], "did you mean 'f2ba'"),
+        (["-a", "f2b"], "did you mean 'f2ba'"),
     ],
 )
 def test_bad_option_is_a_sentence(arguments, said, tmp_path):
@@ -208,7 +208,7 @@ def test_bad_option_is_a_sentence(arguments, said, tmp_path):
 @pytest.mark.slow
 def test_command_prints_rows_as_json(tmp_path):
     result = CliRunner().invoke(
-        app, ["rates", "--quick", "--json", "-m", "ba", "--jobs", "0", "-o", str(tmp_path / "out")]
+        app, ["rates", "--quick", "--json", "-a", "ba", "--jobs", "0", "-o", str(tmp_path / "out")]
     )
     rows = json.loads(result.stdout)
     assert rows[0].keys() >= KEYS

@@ -12,7 +12,7 @@ from bilevelbench.report.analysis.rates import _OPTIONAL, notes
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.studies.rates.measure import _necessity, _own, _unreached
 from bilevelbench.studies.rates.plan import Point
-from bilevelbench.studies.rates.suite import Row
+from bilevelbench.studies.rates.suite import RateRow
 
 BLANK = _OPTIONAL | {"label": "m", "setting": "deterministic"}
 
@@ -79,12 +79,12 @@ def test_horizon_that_one_seed_did_not_finish_counts_the_others():
 WEAK = {"weakened": {"text": "lam = 4", "patience": 2}, "seeds": 2}
 
 
-def said(row: Row, values: dict[float, list[str]]) -> str:
+def said(row: RateRow, values: dict[float, list[str]]) -> str:
     return _necessity(row, *made(values), row.rule == "horizon")
 
 
 def test_necessity_tells_what_was_reached_and_no_more():
-    row = Row(method="f2ba", eps=(0.2, 0.1), **WEAK)
+    row = RateRow(method="f2ba", eps=(0.2, 0.1), **WEAK)
     missed = said(row, {0.14: ["target", "target"], 0.1: ["target", "budget"]})
     assert missed.startswith(
         "lam = 4: eps 0.14 by 2 of 2, 0.1 by 1 of 2 seeds within 2 times the most steps of the row; "
@@ -92,11 +92,11 @@ def test_necessity_tells_what_was_reached_and_no_more():
     assert missed.endswith("it takes longer or never gets there")
     assert said(row, {0.1: ["target", "target"]}).endswith("this part of the preset is not needed here")
     assert said(row, {}) == "not checked: the row itself reached nothing"
-    assert said(Row(method="f2ba", eps=(0.2, 0.1)), {}) == ""
+    assert said(RateRow(method="f2ba", eps=(0.2, 0.1)), {}) == ""
 
 
 def test_necessity_of_a_horizon_is_a_slope_or_the_number_of_horizons():
-    row = Row(method="bome", rule="horizon", set_by="steps", horizons=(5, 8), **WEAK)
+    row = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(5, 8), **WEAK)
     good, bad = ["budget", "budget"], ["budget", "diverged"]
     assert said(row, {32.0: good, 64.0: good, 128.0: good}) == "lam = 4: slope 4.00, at the end 4.00"
     assert said(row, {32.0: good, 64.0: good, 128.0: bad}) == (
@@ -105,10 +105,10 @@ def test_necessity_of_a_horizon_is_a_slope_or_the_number_of_horizons():
 
 
 def test_own_notion_says_what_it_counted():
-    horizons = Row(method="bome", rule="horizon", set_by="steps", horizons=(5, 6), seeds=1, own_notion="own")
+    horizons = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(5, 6), seeds=1, own_notion="own")
     few = {32.0: ["budget"], 64.0: ["diverged"]}
     assert _own(horizons, *made(few)) == "own: 1 horizons finished by all seeds, too few for a slope"
-    eps = Row(method="pbgd", eps=(0.2, 0.1), ratio=2, seeds=1, own_notion="own")
+    eps = RateRow(method="pbgd", eps=(0.2, 0.1), ratio=2, seeds=1, own_notion="own")
     assert (
         _own(eps, *made({0.2: ["target"], 0.1: ["budget"]})) == "own: 1 eps reached by all seeds, too few for a slope"
     )
