@@ -52,7 +52,7 @@ class Stepper:
             return
         for k in range(1, STEPS + 1):
             state = pack.step(k, state)
-            pack.check_books()
+            pack.check_counts()
 
 
 def fastest(trials: int, raw: bool, rounds: int = 200) -> float:

@@ -63,7 +63,8 @@ def run(
         bilevelbench.run("f2ba[lam=10,100]", "quadratic", steps=200).runs
 
     Methods and problems are names, files or objects. `budget` is in calls (samples on a stochastic problem). With `out`
-    the results are stored there, and what is stored already is not run again. `jobs` worker processes; 0 is this one.
+    the results are stored there, and what is stored already is not run again. `jobs` is the number of worker
+    processes; 0 runs in this one.
     """
     folder = None if out is None else Path(out).absolute()  # plugins may change the working directory
     registry = copy.copy(installed())

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class BilevelbenchError(Exception):
-    """Anything that is the caller's to mend; the command line prints it and exits with 2."""
+    """A mistake that the caller can fix; the command line prints it and exits with 2."""
 
 
 class UnknownName(BilevelbenchError):
-    """A name that no plugin, problem, suite or field carries."""
+    """A name that no plugin, problem, suite or field has."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.kind, self.name = kind, name
@@ -57,7 +57,7 @@ class UndeclaredQuery(MethodError):
         )
 
 
-class BooksDisagree(MethodError):
+class CountsDisagree(MethodError):
     """The oracle's meter and the instance's own count of passes differ."""
 
 

@@ -630,7 +630,7 @@ def test_suite_names_a_trial_once(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("budget = = 3", r"suite .*mine.toml is no valid TOML: .*line 1"),
+        ("budget = = 3", r"suite .*mine.toml is not valid TOML: .*line 1"),
         (
             HEAD + "setps = 3\n",
             r"suite .*mine.toml: budget: there is no field 'setps' \(setps = 3\); did you mean 'steps'",

@@ -30,7 +30,7 @@ def file_and_class(name: str) -> tuple[str, str | None]:
 
 
 def classes_in_file(name: str) -> list[type]:
-    """The methods and problems that a loose file defines; names with an underscore in front are its own affair."""
+    """The methods and problems that a loose file defines; classes whose names start with an underscore are private."""
     file, wanted = file_and_class(name)
     module = load_file(Path(file).resolve())
     classes = {
@@ -92,7 +92,7 @@ def _load_version(path: Path, digest: str) -> ModuleType:
         raise
     except BaseException as error:
         del sys.modules[module.__name__]
-        raise InvalidInput(f"{path} failed to load: {reason_of(error)}; mend the file") from error
+        raise InvalidInput(f"{path} failed to load: {reason_of(error)}; fix the file") from error
     return module
 
 

@@ -1,4 +1,4 @@
-"""Who is there: plugins from the entry-point group `bilevelbench`, and loose files.
+"""What is installed: plugins from the entry-point group `bilevelbench`, and loose files.
 
 A plugin that cannot be imported, or that claims a name which is taken, is reported and left out; it never takes the
 rest down. Plugins are loaded in the order of their distribution's name, the built-in ones first.
@@ -45,7 +45,7 @@ class PluginFailure:
 
 
 class Registry:
-    """Algorithms, problems, suites and executors by name."""
+    """Methods, problems, suites and executors by name."""
 
     def __init__(self) -> None:
         self.algorithms: dict[str, Entry[type[Algorithm]]] = {}
@@ -202,5 +202,5 @@ def _distribution(point: EntryPoint) -> tuple[str, str]:
 
 @cache
 def registry() -> Registry:
-    """The one of this process, made when first asked for."""
+    """The registry of this process, made on first use."""
     return Registry.from_entry_points()

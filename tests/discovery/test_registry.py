@@ -78,7 +78,7 @@ WORDS = {
     "broken_import": "failed to import broken_import: ModuleNotFoundError: No module named 'no_such_module_anywhere'",
     "broken_exit": "failed to import broken_exit: SystemExit: 5",
     "broken_syntax": "failed to import broken_syntax: SyntaxError",
-    "no_class": "42 is no subclass of Algorithm",
+    "no_class": "42 is not a subclass of Algorithm",
     "no_step": "class Half has no `init` and no `step`",
     "no_name": "class Anon has no `name`",
     "bad_name": "'two words' is not a valid name",
@@ -237,7 +237,7 @@ def test_a_loose_file(file):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("def broken(:", r"mine.py failed to load: SyntaxError: .*mine.py, line 1.*; mend the file"),
+        ("def broken(:", r"mine.py failed to load: SyntaxError: .*mine.py, line 1.*; fix the file"),
         ("raise RuntimeError('on purpose')", "failed to load: RuntimeError: on purpose"),
         ("import sys; sys.exit(9)", "failed to load: SystemExit: 9"),
         ("import no_such_module_anywhere", "failed to load: ModuleNotFoundError"),

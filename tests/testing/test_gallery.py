@@ -135,7 +135,7 @@ def test_runner_catches(name, status, words):
 def test_a_file_that_cannot_be_imported_is_a_failed_check():
     (outcome,) = check_plugin(str(GALLERY / "import_error.py"))
     assert (outcome.check, outcome.status) == ("loads", "failed")
-    assert "ModuleNotFoundError: No module named 'no_such_module_anywhere'; mend the file" in outcome.message
+    assert "ModuleNotFoundError: No module named 'no_such_module_anywhere'; fix the file" in outcome.message
 
 
 def test_a_class_without_a_step_is_a_failed_check():
