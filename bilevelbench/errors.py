@@ -76,7 +76,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.casefold(), by_letters, n=1)
     if close:
         return f"; did you mean {by_letters[close[0]]!r}?"
-    return f"; there is {', '.join(names)}" if names else "; there is none"
+    return f"; choose from {', '.join(names)}" if names else "; there are none"
 
 
 def faults(error: ValidationError) -> str:

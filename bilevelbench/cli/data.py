@@ -85,14 +85,14 @@ def _row(file: DataFile, problems: list[str]) -> FileRow:
     }
 
 
-data = typer.Typer(help="Data files of the problems: where they are, get them, check them.", no_args_is_help=True)
+data = typer.Typer(help="List, fetch and verify the data files of the problems.", no_args_is_help=True)
 
 Names = Annotated[list[str] | None, typer.Argument(help="Names of data files; nothing means all.")]
 
 
 @data.command("list", epilog="Example: `bilevelbench data list --json`")
 def data_list(as_json: Json = False) -> None:
-    """Where each data file is, and which problems read it."""
+    """List where each data file is, and which problems read it."""
     from bilevelbench.discovery.registry import registry
 
     show("data", list_files(registry()), as_json)

@@ -108,7 +108,7 @@ def override(plan: Suite, **options: Any) -> Suite:
         of_problems["targets"] = None
     if options["dtype"] is not None:
         if options["dtype"] not in ("float64", "float32"):
-            raise InvalidInput(f"--dtype {options['dtype']}: there is float64 and float32")
+            raise InvalidInput(f"--dtype {options['dtype']}: choose float64 or float32")
         update["dtype"] = options["dtype"]
     if of_problems and plan.problem != "all":
         update["problem"] = tuple(entry.model_copy(update=of_problems) for entry in plan.problem)

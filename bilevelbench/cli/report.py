@@ -21,7 +21,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Tables and figures of stored results: results, ranks, and claimed beside measured rates."""
+    """Write tables and figures of stored results: results, ranks, and claimed beside measured rates."""
     from bilevelbench.report.write import FORMATS, read_report, write_report
 
     if format_ not in FORMATS:

@@ -44,7 +44,7 @@ class Board:
 
 
 def make_board(results: Results, mode: str, setting: str, titles: Sequence[str], ratio: float | None = None) -> Board:
-    """`rows` has a method a row, best first, with the price of an HVP at one gradient; `ratio` is the measured price."""
+    """`rows` has one row per method, best first, with the price of an HVP at one gradient; `ratio` is the measured price."""
     part = _on(results, titles)
     runs, table = titled(part.runs), costs(part, ACCURACIES)
     full = {1.0} | ({ratio} if ratio else set())
@@ -83,7 +83,7 @@ def for_scripts(one: Board) -> dict[str, Any]:
     """What the page needs to rank again: by (problem, target), each method's costs, trial by trial.
 
     -1 stands for a trial that the method was not run on, None for an accuracy that it did not reach; a method without
-    second-order calls has 0 for all of them. Methods come in the order of the board at one gradient an HVP.
+    second-order calls has 0 for all of them. Methods come in the order of the board at one gradient per HVP.
     """
     methods = list(one.rows["method"])
     index = ["problem", "target", *PAIR]
@@ -190,7 +190,7 @@ def curves(
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: whole numbers without a point, None for what is not finite."""
+    """As JSON holds it: whole numbers without a point, None for what is not finite."""
     number = float(value)
     if not math.isfinite(number):
         return None
@@ -198,7 +198,7 @@ def plain(value: Any) -> Any:
 
 
 def _column(values: np.ndarray) -> list[Any]:
-    """Six digits are more than a screen has."""
+    """Six digits are more than a screen shows."""
     return [plain(f"{v:.6g}") for v in values.tolist()]
 
 

@@ -1,4 +1,4 @@
-"""The setting of a trial, and what a board says of its own: who belongs there, within which budget, held to which accuracy."""
+"""The setting of a trial, and what a board says about itself: who belongs there, its budget, and which accuracy counts."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Report:
         return {name: table.to_csv(index=False) for name, table in out.items()}
 
     def latex(self) -> dict[str, str]:
-        """By file name: a table each."""
+        """By file name: one table each."""
         out = {}
         if not self.results.runs.empty:
             table = summary(self.results)
@@ -147,7 +147,7 @@ def read_report(folder: Path, weight: float = 1.0) -> Report:
             raise
         results = Results(runs_frame([]), curve_frame([]), [])
     found = tuning.read_tuning(folder)
-    if found is not None:  # the trials of a search are no results to be compared
+    if found is not None:  # the trials of a search are not results to compare
         results = results.only(tuning.tuned_trials(results))
     if results.runs.empty and not tables and found is None:
         summary(results)  # says so

@@ -147,7 +147,7 @@ def _figures(into: Path, folders: Sequence[Path]) -> dict[str, tuple[Path, bytes
             first, known = figures.setdefault(path.name, (folder, content))
             if content != known:
                 raise StoreError(
-                    f"{str(first)!r} and {str(folder)!r} have another {EXPERIMENTS}/{path.name} each; nothing was merged; "
+                    f"{str(first)!r} and {str(folder)!r} differ in {EXPERIMENTS}/{path.name}; nothing was merged; "
                     "rename one of the figures and run its suite again"
                 )
     return figures

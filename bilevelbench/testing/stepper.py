@@ -187,8 +187,8 @@ _WAYS_OUT = {
 
 
 def way_out(message: str) -> str:
-    """How to mend what this message complains about."""
-    return next((way for sign, way in _WAYS_OUT.items() if sign in message), "mend the line that it names")
+    """How to fix what this message complains about."""
+    return next((way for sign, way in _WAYS_OUT.items() if sign in message), "fix the line that it names")
 
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -341,7 +341,7 @@ def test_the_table_fits_and_breaks_no_words(mixed, monkeypatch, width):
         (["-a", "f2ba", "-p", "quadratic", "--seconds", "-2"], "seconds = -2.0: input should be greater than 0"),
         (["-a", "f2ba", "-p", "quadratic", "--target", "0"], "--target 0: a target is a gradient norm above 0"),
         (["-a", "f2ba", "-p", "quadratic", "--target", "1", "--target", "nan"], "--target nan: a target is"),
-        (["-a", "f2ba", "-p", "quadratic", "--dtype", "float16"], "--dtype float16: there is float64 and float32"),
+        (["-a", "f2ba", "-p", "quadratic", "--dtype", "float16"], "--dtype float16: choose float64 or float32"),
         (["-a", "f2ba", "-p", "quadratic", "--memory", "-1"], "--memory -1: a limit is a number of GiB above 0"),
         (["-a", "f2ba", "-p", "quadratic", "--memory", "1", "--jobs", "0"], "--memory limits worker processes"),
         (["-a", "f2ba", "-p", "quadratic", "--seeds", "0"], "Invalid value for '--seeds'"),

@@ -267,8 +267,8 @@ def test_stored_folders_rates_and_facts_are_found(tmp_path):
     [
         (read_facts, "{", "cannot be read as JSON"),
         (read_facts, "[]", "holds no JSON object"),
-        (read_facts, '{"methods": {"a": 3}}', "'methods' is no table"),
-        (read_rates, '{"title": "T", "rows": 3}', "is no file of measured rates .*; measure again"),
+        (read_facts, '{"methods": {"a": 3}}', "'methods' is not a table"),
+        (read_rates, '{"title": "T", "rows": 3}', "is not a file of measured rates .*; measure again"),
         (read_rates, '{"title": "T", "rows": [{"table": 1}]}', "has a row without 'method'; measure again"),
     ],
 )
@@ -283,7 +283,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").touch()
-    with pytest.raises(InvalidInput, match="no site of ours"):
+    with pytest.raises(InvalidInput, match="was not built by bilevelbench"):
         write_site(data, mine)
     assert [p.name for p in mine.iterdir()] == ["thesis.tex"]
     write_site(data, tmp_path / "out")

@@ -65,7 +65,7 @@ PROBLEMS = {
     "wrong_mu_at": ("strong_convexity", "no eigenvalue of g_yy below mu_at(x) = "),
     "wrong_lipschitz": (
         "lipschitz_gradients",
-        "L_f = 0.25 to bound the change of its gradient; saw a change of 1 a unit",
+        "L_f = 0.25 to bound the change of its gradient; saw a change of 1 per unit",
     ),
     "wrong_slope": ("slope_of_f", "|f_y| <= C_f = 2; saw"),
     "wrong_constant_name": ("constants", "known names of constants; saw 'mu_g'; correct it; did you mean 'mu'?"),

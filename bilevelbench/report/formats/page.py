@@ -40,7 +40,7 @@ from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 
-#: So many rows of failures are on the page; the rest is counted.
+#: At most this many rows of failures are on the page; the rest is counted.
 _FAILURES = 200
 
 
