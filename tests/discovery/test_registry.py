@@ -256,7 +256,7 @@ def test_loose_files_that_cannot_be_used(file, text, words):
 def test_one_class_of_several(file):
     name = file(good("A", "a") + good("B", "b"))
     assert registry().algorithm(f"{name}:B").value.name == "b"
-    with pytest.raises(UnknownName, match=r"unknown class in .*mine.py 'C'; there is A, B"):
+    with pytest.raises(UnknownName, match=r"unknown class in .*mine.py 'C'; choose from A, B"):
         registry().algorithm(f"{name}:C")
     with pytest.raises(InvalidInput, match=r"problem file 'gone\.py' does not exist"):
         registry().problem("gone.py")
@@ -327,7 +327,7 @@ def test_suggestion_looks_past_case(name, close):
 
 
 def test_suggestion_of_nothing_close_is_the_list():
-    assert suggestion("XYZ", ["f2ba", "TTSA"]) == "; there is TTSA, f2ba"
+    assert suggestion("XYZ", ["f2ba", "TTSA"]) == "; choose from TTSA, f2ba"
 
 
 @pytest.mark.parametrize(

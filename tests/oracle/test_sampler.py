@@ -313,7 +313,9 @@ def test_batch_that_is_no_number_is_refused(bowl, door, B):
 
 
 @pytest.mark.parametrize("make", ["bowl", "least_squares"])
-@pytest.mark.parametrize(("order", "way_out"), [("bogus", "choose from block, epoch"), ("Epochs", "did you mean 'epoch'")])
+@pytest.mark.parametrize(
+    ("order", "way_out"), [("bogus", "choose from block, epoch"), ("Epochs", "did you mean 'epoch'")]
+)
 def test_order_that_does_not_exist_is_refused(request, door, make, order, way_out):
     with pytest.raises(InvalidInput, match=f"a sample has no order='{order}'; {way_out}"):
         door(request.getfixturevalue(make)()).sample_g(4, order=order)

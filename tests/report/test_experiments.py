@@ -526,7 +526,7 @@ def test_a_collection_runs_and_records_every_figure(run, collection, tmp_path):
     assert "2 trials; 2 to run" in said  # both figures are of the same trials
     for name in ("one", "two"):
         assert f"Figure {name} it falls: Reproduced: grad_phi falls 1.01-fold in 1 of 1 trials" in said
-    assert "F2BA beats SOBA: Cannot be told: no trial of 'soba' was asked for; there is F2BA, aid" in said
+    assert "F2BA beats SOBA: Cannot be told: no trial of 'soba' was asked for; choose from F2BA, aid" in said
     report = read_report(tmp_path / "out")
     assert [[v.word for v in one.verdicts] for one in report.experiments] == [["reproduced", "cannot be told"]] * 2
     assert "Figure two" in (tmp_path / "out" / "index.html").read_text()
