@@ -14,8 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from bilevelbench.cli.console import say, terminal
-from bilevelbench.execute.executor import Done, Executor
-from bilevelbench.execute.executor import Progress as Report
+from bilevelbench.execute.executor import Done, Executor, OnDone
 from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
 from bilevelbench.report.analysis.failures import sentences
@@ -93,7 +92,7 @@ def _count(n: int, thing: str, plural: str = "s") -> str:
 
 
 @contextmanager
-def _reporter(console: Console, total: int) -> Iterator[Report]:
+def _reporter(console: Console, total: int) -> Iterator[OnDone]:
     statuses: Counter[str] = Counter()
     best: dict[str, tuple[str, float]] = {}
 

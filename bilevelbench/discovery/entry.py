@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.model.algorithm import Algorithm
 
-Kind = Literal["method", "problem", "suite", "executor"]
+PluginKind = Literal["method", "problem", "suite", "executor"]
 T = TypeVar("T")
 
 

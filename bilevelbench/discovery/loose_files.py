@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bilevelbench.discovery.entry import Entry, Kind, reason_of, wrong_class
+from bilevelbench.discovery.entry import Entry, PluginKind, reason_of, wrong_class
 from bilevelbench.errors import InvalidInput, UnknownName
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.problem import Problem
@@ -52,7 +52,7 @@ def classes_in_file(name: str) -> list[type]:
     return chosen
 
 
-def class_from_file(kind: Kind, name: str, base: type) -> Entry[Any]:
+def class_from_file(kind: PluginKind, name: str, base: type) -> Entry[Any]:
     """A class from a loose file. Its version is a hash of the file, so that an edited file is a new method."""
     file, wanted = file_and_class(name)
     path = Path(file).resolve()

@@ -18,7 +18,7 @@ import pluggy
 
 from bilevelbench import __version__
 from bilevelbench.discovery import hookspecs
-from bilevelbench.discovery.entry import Entry, Kind, reason_of, wrong_class, wrong_executor
+from bilevelbench.discovery.entry import Entry, PluginKind, reason_of, wrong_class, wrong_executor
 from bilevelbench.discovery.loose_files import class_from_file, is_file
 from bilevelbench.errors import InvalidInput, UnknownName
 from bilevelbench.model.algorithm import Algorithm
@@ -174,7 +174,7 @@ class Registry:
             raise UnknownName("executor", name, self.executors, self._hint())
         return self.executors[name]
 
-    def _find(self, kind: Kind, name: str, table: dict[str, Entry[Any]], base: type) -> Entry[Any]:
+    def _find(self, kind: PluginKind, name: str, table: dict[str, Entry[Any]], base: type) -> Entry[Any]:
         if is_file(name):
             return class_from_file(kind, name, base)
         if name not in table:

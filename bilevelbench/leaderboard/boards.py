@@ -101,16 +101,16 @@ def for_scripts(one: Board) -> dict[str, Any]:
                 "p": problems.index(problem),
                 "t": target,
                 "f": [
-                    [-1 if a else None if n else plain(v) for v, a, n in zip(col, miss, inf, strict=True)]
+                    [-1 if a else None if n else json_value(v) for v, a, n in zip(col, miss, inf, strict=True)]
                     for col, miss, inf in zip(ones.T, absent.T, never.T, strict=True)
                 ],
-                "s": [[plain(v) for v in col] if col.any() else 0 for col in twos.T],
+                "s": [[json_value(v) for v in col] if col.any() else 0 for col in twos.T],
             }
         )
     intervals = []
     for weight, table in one.intervals.items():
         ordered = table.loc[methods]
-        intervals.append({"w": weight, **{c: [plain(v) for v in ordered[c]] for c in ("low", "high", "group")}})
+        intervals.append({"w": weight, **{c: [json_value(v) for v in ordered[c]] for c in ("low", "high", "group")}})
     return {"methods": methods, "problems": problems, "cells": cells, "intervals": intervals}
 
 
@@ -176,7 +176,7 @@ def curves(
                 at = places[trial_id][_thin(len(places[trial_id]))]
                 trials.append(
                     {
-                        "seed": plain(seed),
+                        "seed": json_value(seed),
                         "failed": Status(status).failed,
                         "timed": bool(lanes <= 1),
                         "x": {short: _column(values[name][at]) for name, short in AXES.items()},
@@ -189,7 +189,7 @@ def curves(
     return {"methods": methods, "measures": list(measures)}
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """As JSON holds it: whole numbers without a point, None for what is not finite."""
     number = float(value)
     if not math.isfinite(number):
@@ -199,7 +199,7 @@ def plain(value: Any) -> Any:
 
 def _column(values: np.ndarray) -> list[Any]:
     """Six digits are more than a screen shows."""
-    return [plain(f"{v:.6g}") for v in values.tolist()]
+    return [json_value(f"{v:.6g}") for v in values.tolist()]
 
 
 def _thin(length: int) -> np.ndarray:

@@ -154,7 +154,7 @@ def params_of(row: Mapping[Any, Any], column: str = "problem_params") -> dict[st
     return params if isinstance(params, dict) else {}
 
 
-def parameters(text: str) -> str:
+def readable_parameters(text: str) -> str:
     """`K=3, lam=10`, or `default`; six digits are enough to read."""
     params = params_of({"params": text}, "params")
     if not params:

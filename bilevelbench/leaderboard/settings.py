@@ -75,7 +75,7 @@ SETTINGS = {
 }
 
 
-def settings(results: Results, facts: Mapping[str, Any]) -> pd.Series[str]:
+def settings_of_trials(results: Results, facts: Mapping[str, Any]) -> pd.Series[str]:
     """The setting of each trial, by its id.
 
     Second-order where the trial was held to the eigenvalue too. Else by the noise of its problem: the meter has counted

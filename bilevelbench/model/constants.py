@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bilevelbench.errors import MissingConstant
 
-Kind = Literal["exact", "bound", "estimated"]
+ConstantKind = Literal["exact", "bound", "estimated"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Constant:
     """
 
     value: float | tuple[float, ...]
-    kind: Kind = "bound"
+    kind: ConstantKind = "bound"
 
     @property
     def most(self) -> float:

@@ -22,7 +22,7 @@ from bilevelbench.oracle.sample import Sample
 #: The transform of torch.func (vmap, jvp, grad) that is at work, or None. Its tensors look plain and are not.
 transform: Callable[[], object | None] = torch._C._functorch.peek_interpreter_stack
 
-Ask = Callable[..., Any]
+QueryFunction = Callable[..., Any]
 
 
 def gradient_query(
@@ -30,10 +30,10 @@ def gradient_query(
     meter: Meter,
     shapes: Sequence[torch.Size],
     dtype: torch.dtype,
-    one_point: Ask,
-    sampled: Ask,
-    general: Ask,
-) -> Ask:
+    one_point: QueryFunction,
+    sampled: QueryFunction,
+    general: QueryFunction,
+) -> QueryFunction:
     """`one_point(x, y)` answers the usual exact call, `sampled(x, y, xi)` one with a sample, None if it cannot."""
     passes, left, row, whole = meter.passes, meter.left, ROW[query], float(meter.whole[query])
     shape_x, shape_y = shapes
@@ -68,8 +68,13 @@ def gradient_query(
 
 
 def product_query(
-    query: str, meter: Meter, shapes: Sequence[torch.Size], dtype: torch.dtype, one_point: Ask, general: Ask
-) -> Ask:
+    query: str,
+    meter: Meter,
+    shapes: Sequence[torch.Size],
+    dtype: torch.dtype,
+    one_point: QueryFunction,
+    general: QueryFunction,
+) -> QueryFunction:
     """The same with a vector of y's shape; the meter's general way, since a product is not a cheap call."""
     shape_x, shape_y = shapes
     whole, grad_enabled = meter.whole[query], torch.is_grad_enabled

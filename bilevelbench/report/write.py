@@ -128,7 +128,7 @@ class Report:
             add("ecdf", curves.ecdf_figure(table, self.weight, known))
         if self.tuning is not None:
             for n, problem in enumerate(self.tuning.problems, 1):
-                add(f"sensitivity-{n}", tuning_figures.sensitivity_figure(self.tuning, problem))
+                add(f"sensitivity-{n}", tuning_figures.tuning_figure(self.tuning, problem))
         for outcome in self.experiments:
             add(f"experiment-{outcome.figure.name}", experiment_figure(outcome))
         for n, one in enumerate(self.rates, 1):

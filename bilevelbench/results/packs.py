@@ -38,7 +38,7 @@ _SHAPE: dict[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True)
-class Pack:
+class StoredPack:
     """One pack as read and verified."""
 
     path: Path
@@ -150,7 +150,7 @@ def stored_trials(path: Path) -> list[str]:
     return ids
 
 
-def read_pack(path: Path) -> Pack:
+def read_pack(path: Path) -> StoredPack:
     """A pack with its tables, their contents verified."""
     record = read_record(path)
     tables = [_parsed(path, file, _verified(path, record, file)) for file in TABLES]
@@ -167,13 +167,13 @@ def read_pack(path: Path) -> Pack:
     strangers = set(curve["trial_id"].unique().to_pylist()) - set(record["trial_ids"])
     if strangers:
         raise _corrupt(path, TABLES[1], f"has trial {min(strangers)!r}, which the pack does not hold")
-    return Pack(path, record, runs, curve)
+    return StoredPack(path, record, runs, curve)
 
 
-def read_packs(folder: Path) -> tuple[list[Pack], dict[Path, str]]:
+def read_packs(folder: Path) -> tuple[list[StoredPack], dict[Path, str]]:
     """The readable packs of a folder by name, and a sentence for each of the others."""
 
-    def attempt(path: Path) -> Pack | CorruptPack:
+    def attempt(path: Path) -> StoredPack | CorruptPack:
         try:
             return read_pack(path)
         except CorruptPack as error:
@@ -182,7 +182,7 @@ def read_packs(folder: Path) -> tuple[list[Pack], dict[Path, str]]:
     paths = pack_paths(folder)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # hashing and parquet release the interpreter lock
         outcomes = list(pool.map(attempt, paths))
-    packs = [pack for pack in outcomes if isinstance(pack, Pack)]
+    packs = [pack for pack in outcomes if isinstance(pack, StoredPack)]
     return packs, {p: str(error) for p, error in zip(paths, outcomes, strict=True) if isinstance(error, CorruptPack)}
 
 

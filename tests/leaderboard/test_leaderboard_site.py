@@ -22,7 +22,7 @@ from bilevelbench.leaderboard.build import MARK, build, write_site
 from bilevelbench.leaderboard.collect import Material, combine, load, read_facts
 from bilevelbench.leaderboard.fragments import script_json, slug
 from bilevelbench.leaderboard.serve import server
-from bilevelbench.leaderboard.settings import settings
+from bilevelbench.leaderboard.settings import settings_of_trials
 from bilevelbench.report.analysis.ranking import board
 from bilevelbench.report.analysis.rates import read_rates
 from bilevelbench.report.analysis.summary import titled
@@ -123,7 +123,7 @@ def test_data_files_cannot_close_a_script(site):
 
 def test_the_board_in_the_html_is_that_of_the_statistics(site, tmp_path):
     results = material(tmp_path).results["default"]
-    found = settings(results, {})
+    found = settings_of_trials(results, {})
     titles = sorted(set(titled(results.runs)["title"][(found == "deterministic").to_numpy()]))
     assert len(titles) == 3
     one = boards.make_board(results, "default", "deterministic", titles)

@@ -413,7 +413,7 @@ def test_every_format_tells_the_verdicts(nasty, tmp_path):
     ET.parse(tmp_path / "md" / "figures" / "experiment-fig.svg")
     assert (tmp_path / "md" / "figures" / "experiment-fig.png").read_bytes().startswith(b"\x89PNG")
     assert report.csv()["experiments.csv"].splitlines()[0] == "figure,claim,verdict,by"
-    assert latex.faults(report.latex()["experiment-fig.tex"]) == []
+    assert latex.latex_faults(report.latex()["experiment-fig.tex"]) == []
     assert "figures/" not in report.markdown()  # printed, it has no folder to link to
 
 

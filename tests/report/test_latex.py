@@ -14,7 +14,7 @@ import pytest
 
 from bilevelbench.report.analysis import rates
 from bilevelbench.report.formats import latex
-from bilevelbench.report.formats.text import bound, number, printable
+from bilevelbench.report.formats.text import interval_end, number, printable
 from bilevelbench.report.write import Report
 
 NASTY = [
@@ -49,7 +49,7 @@ def rows(text):
 
 def compiled(text, tmp_path):
     """Compile with whatever engine there is; without one, the syntax alone is checked, and that is said."""
-    assert latex.faults(text) == []
+    assert latex.latex_faults(text) == []
     engine = next((e for e in ("tectonic", "pdflatex", "xelatex", "lualatex") if shutil.which(e)), None)
     if engine is None:
         print("no tectonic, pdflatex, xelatex or lualatex here: checked environments, braces, columns and letters only")
@@ -104,7 +104,7 @@ def test_tables_hold_the_numbers_of_the_csv():
             assert cells["method"] == exact["method"]
             for name, column in (("|grad phi|", "best_grad_phi"), ("cost to 0.1", "cost_to_0.1")):
                 low, high = exact[f"low_{column}"], exact[f"high_{column}"]
-                assert cells[name] == f"{number(exact[column])} [{bound(low)}, {bound(high)}]"
+                assert cells[name] == f"{number(exact[column])} [{interval_end(low)}, {interval_end(high)}]"
             assert cells["cost to 0.001"] == "never"
             assert exact["cost_to_0.001"] == np.inf
             assert cells["HVP + JVP"] == number(exact["second_order"])
@@ -132,5 +132,5 @@ def test_tables_hold_the_numbers_of_the_csv():
 )
 def test_the_syntax_check_finds_faults(change, fault):
     good = latex.document([latex.table(pd.DataFrame({"method": ["plain"], "x": [1]}), "c")])
-    assert latex.faults(good) == []
-    assert any(fault in found for found in latex.faults(good.replace(*change)))
+    assert latex.latex_faults(good) == []
+    assert any(fault in found for found in latex.latex_faults(good.replace(*change)))

@@ -78,7 +78,7 @@ def test_a_file_takes_one_text(folder, tmp_path):
     for format_ in ("md", "csv", "latex"):
         assert write_report(report, format_, folder, tmp_path / "t.x") == ""
         assert (tmp_path / "t.x").read_text() == write_report(report, format_, folder, None)
-    assert latex.faults((tmp_path / "t.x").read_text()) == []
+    assert latex.latex_faults((tmp_path / "t.x").read_text()) == []
     assert write_report(report, "html", folder, tmp_path / "p.html") == f"page: {tmp_path / 'p.html'}\n"
     assert "Table 3" in (tmp_path / "p.html").read_text()
 
@@ -151,7 +151,7 @@ def test_odd_results_make_a_report(tmp_path, trials):
     for format_ in FORMATS:
         write_report(report, format_, tmp_path, tmp_path / f"x.{format_}")
         assert "method" in (tmp_path / f"x.{format_}").read_text()
-    assert latex.faults((tmp_path / "x.latex").read_text()) == []
+    assert latex.latex_faults((tmp_path / "x.latex").read_text()) == []
     report.figures(tmp_path / "figures")
     assert (tmp_path / "figures" / "profile.svg").exists()
 

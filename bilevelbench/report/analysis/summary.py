@@ -12,7 +12,7 @@ import pandas as pd
 
 from bilevelbench.errors import StoreError
 from bilevelbench.plan.trial import beside_the_data, bracketed
-from bilevelbench.report.formats.text import bound, number, printable
+from bilevelbench.report.formats.text import interval_end, number, printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import CURVE, RUNS, Results
 from bilevelbench.results.status import Status
@@ -150,7 +150,9 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
     def cells(name: str) -> list[str]:
         quartiles = zip(table["trials"], table[name], table[f"low_{name}"], table[f"high_{name}"], strict=True)
         return [
-            f"{number(middle)} [{bound(low)}, {bound(high)}]" if spread and n > 1 and low < high else number(middle)
+            f"{number(middle)} [{interval_end(low)}, {interval_end(high)}]"
+            if spread and n > 1 and low < high
+            else number(middle)
             for n, middle, low, high in quartiles
         ]
 

@@ -18,7 +18,7 @@ from bilevelbench.report.figures import style as style_figures
 from bilevelbench.report.formats.text import printable
 
 
-def sensitivity_figure(tuning: Tuning, problem: str) -> Figure | None:
+def tuning_figure(tuning: Tuning, problem: str) -> Figure | None:
     """The best score over all other parameters against each one, one line per method; crosses are settings that failed.
 
     A setting that was run with several budgets counts with the score of the last one. None if everything failed.

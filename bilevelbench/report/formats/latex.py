@@ -84,7 +84,7 @@ def document(tables: Sequence[str]) -> str:
     return HEAD + "\\clearpage\n".join(tables) + TAIL
 
 
-def faults(text: str) -> list[str]:
+def latex_faults(text: str) -> list[str]:
     """What a compiler would object to, as far as one can see without one: environments, braces, columns, letters."""
     found, open_ = [], []
     for kind, name in re.findall(r"\\(begin|end)\{(\w+)\}", text):

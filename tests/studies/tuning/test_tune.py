@@ -28,7 +28,7 @@ from bilevelbench.plan.tuning import Tune
 from bilevelbench.report.analysis.summary import readable as summary_for_people
 from bilevelbench.report.analysis.summary import summary
 from bilevelbench.report.analysis.tuning import Tuning, read_tuning, readable, remarks, table
-from bilevelbench.report.figures.tuning import sensitivity_figure
+from bilevelbench.report.figures.tuning import tuning_figure
 from bilevelbench.report.write import read_report, write_report
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import Store
@@ -351,7 +351,7 @@ def test_the_figure_shows_the_best_over_the_others_and_what_failed():
         {"choice": {"upper_step": 1.0, "penalty": 100.0}, "budget": {}, "score": 2.0},  # again, with more calls
     ]
     rows = [{"method": "m", "family": "penalty", "problem": "p", "tried": tried}]
-    figure = sensitivity_figure(Tuning("", "", {"by": "phi"}, rows), "p")
+    figure = tuning_figure(Tuning("", "", {"by": "phi"}, rows), "p")
     upper, penalty = figure.axes
     line, lost = upper.lines
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([0.1, 1.0], [3.0, 2.0])
@@ -362,7 +362,7 @@ def test_the_figure_shows_the_best_over_the_others_and_what_failed():
 def test_nothing_but_failures_makes_no_figure():
     tried = [{"choice": {"upper_step": 0.1}, "budget": {}, "score": None}]
     rows = [{"method": "m", "family": "", "problem": "p", "tried": tried}]
-    assert sensitivity_figure(Tuning("", "", {"by": "phi"}, rows), "p") is None
+    assert tuning_figure(Tuning("", "", {"by": "phi"}, rows), "p") is None
 
 
 def test_json_is_the_record(tmp_path):
