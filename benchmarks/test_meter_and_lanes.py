@@ -52,7 +52,7 @@ class Stepper:
             return
         for k in range(1, STEPS + 1):
             state = pack.step(k, state)
-            pack.check_books()
+            pack.check_counts()
 
 
 def fastest(trials: int, raw: bool, rounds: int = 200) -> float:
@@ -98,7 +98,6 @@ def test_lanes(benchmark, summary):
 
 def test_runner_share(benchmark, summary):
     """The runner's loop and evaluations on top of the steps, over 2,000 steps of one trial."""
-    plugins = registry()
-    trial = make_trial(plugins, Spec(name="f2ba"), Spec(name="ridge_abalone"), budget=Budget(steps=2000))
-    result = benchmark.pedantic(run_pack, args=((trial,), plugins), rounds=3)
+    trial = make_trial(registry(), Spec(name="f2ba"), Spec(name="ridge_abalone"), budget=Budget(steps=2000))
+    result = benchmark.pedantic(run_pack, args=((trial,), registry()), rounds=3)
     summary["runner_share"] = result.total_seconds / result.step_seconds - 1

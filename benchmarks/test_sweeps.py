@@ -28,15 +28,17 @@ def test_ten_thousand_trials(benchmark, summary, tmp_path):
     Memory: what the worker process had at most over what it had after its first pack; and the same of this process, until
     it makes the tables.
     """
-    plugins, store, own = registry(), Store(tmp_path), []
+    store, own = Store(tmp_path), []
 
     def sweep() -> float:
         began = time.perf_counter()
         trials = [
-            make_trial(plugins, Spec(name="f2ba"), Spec(name="quadratic"), seed=seed, budget=Budget(steps=STEPS))
+            make_trial(registry(), Spec(name="f2ba"), Spec(name="quadratic"), seed=seed, budget=Budget(steps=STEPS))
             for seed in range(TRIALS)
         ]
-        run_trials(trials, store, plugins, Execution(jobs=1), lambda _: own.append(psutil.Process().memory_info().rss))
+        run_trials(
+            trials, store, registry(), Execution(jobs=1), lambda _: own.append(psutil.Process().memory_info().rss)
+        )
         return time.perf_counter() - began
 
     wall = benchmark.pedantic(sweep, rounds=1)

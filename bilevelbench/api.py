@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import itertools
 import linecache
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,12 +64,13 @@ def run(
         bilevelbench.run("f2ba[lam=10,100]", "quadratic", steps=200).runs
 
     Methods and problems are names, files or objects. `budget` is in calls (samples on a stochastic problem). With `out`
-    the results are stored there, and what is stored already is not run again. `jobs` worker processes; 0 is this one.
+    the results are stored there, and what is stored already is not run again. `jobs` is the number of worker
+    processes; 0 runs in this one.
     """
     folder = None if out is None else Path(out).absolute()  # plugins may change the working directory
     registry = copy.copy(installed())
     registry.algorithms, registry.problems = dict(registry.algorithms), dict(registry.problems)
-    limit = checked_budget(cost=budget, steps=steps, seconds=seconds)
+    limit = checked_budget(budget=budget, steps=steps, seconds=seconds)
     trials = [
         make_trial(
             registry, a, p, seed=seed, budget=limit, targets=tuple(targets), schedule=schedule or Schedule(), dtype=dtype,
@@ -150,7 +152,7 @@ def solve(
         algorithm=Spec(name=method.name),
         problem=Spec(name="your functions"),
         seed=seed,
-        budget=checked_budget(cost=budget, steps=steps, seconds=seconds),
+        budget=checked_budget(budget=budget, steps=steps, seconds=seconds),
         targets=() if target is None else (target,),
     )
     with default_dtype(x0.dtype):
@@ -189,13 +191,16 @@ def _chosen(algorithm: str | Algorithm, params: dict[str, Any]) -> Algorithm:
     return algorithm
 
 
-def checked_budget(**limits: Any) -> Budget:
+def checked_budget(budget: float | None = None, steps: int | None = None, seconds: float | None = None) -> Budget:
+    """The limits of a trial by the names that a caller gives them: `budget` is the cost."""
     from pydantic import ValidationError
 
+    if budget is steps is seconds is None:
+        raise InvalidInput("a trial needs a limit; set one of budget, steps and seconds")
     try:
-        return Budget(**limits)
+        return Budget(cost=budget, steps=steps, seconds=seconds)
     except ValidationError as error:
-        raise InvalidInput(f"budget: {faults(error)}") from None
+        raise InvalidInput(re.sub(r"^cost = ", "budget = ", faults(error))) from None
 
 
 def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tensor, y0: Tensor) -> Solution:

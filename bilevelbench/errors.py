@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class BilevelbenchError(Exception):
-    """Anything that is the caller's to mend; the command line prints it and exits with 2."""
+    """A mistake that the caller can fix; the command line prints it and exits with 2."""
 
 
 class UnknownName(BilevelbenchError):
-    """A name that no plugin, problem, suite or field carries."""
+    """A name that no plugin, problem, suite or field has."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.kind, self.name = kind, name
@@ -57,7 +57,7 @@ class UndeclaredQuery(MethodError):
         )
 
 
-class BooksDisagree(MethodError):
+class CountsDisagree(MethodError):
     """The oracle's meter and the instance's own count of passes differ."""
 
 
@@ -76,7 +76,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.casefold(), by_letters, n=1)
     if close:
         return f"; did you mean {by_letters[close[0]]!r}?"
-    return f"; there is {', '.join(names)}" if names else "; there is none"
+    return f"; choose from {', '.join(names)}" if names else "; there are none"
 
 
 def faults(error: ValidationError) -> str:

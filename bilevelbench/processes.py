@@ -66,10 +66,10 @@ def limit_memory(gib: float) -> None:
 
 
 def end_after(seconds: float) -> Callable[[], None]:
-    """This process ends with `TIME_OVER` after so many seconds, unless the function that is returned is called before.
+    """This process ends with `TIME_OVER` after this many seconds, unless the returned function is called first.
 
-    The kernel's timer ends also what never gives the interpreter back, and no change of the clock moves it. Windows has
-    none: a thread does it there, as soon as it gets the interpreter.
+    The kernel's timer also ends code that never releases the interpreter, and setting the clock does not move it. Windows
+    has no such timer: there a thread does it, as soon as it gets the interpreter.
     """
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -1,21 +1,21 @@
-"""What test_processors.py runs in a process of its own: does the promise of `bilevelbench doctor` hold here? As JSON.
+"""What test_processors.py runs in processes of its own: does the promise of `bilevelbench doctor` hold there? A line each.
 
-python other_processor.py first|late: whether bilevelbench or a product of torch comes first
+python other_processor.py < CASES: a line of JSON per case, {"order": "first" or "late", "environment": {...}}; the order says
+whether bilevelbench or a product of torch comes first. MKL and torch read their variables at their first product, so each
+case is a fork of one process that has imported everything and multiplied nothing.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 
 import torch
-
-if sys.argv[1] == "late":
-    torch.ones(8, 8) @ torch.ones(8, 8)
-
 from helpers import alone, of, packed, trial
 
+import bilevelbench
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.record import PackResult
 from bilevelbench.model.rounding import STEPS, keeps_bits
@@ -79,15 +79,28 @@ def failed_checks() -> list[str]:
     return [f"{o.plugin}: {o.check}: {o.message}" for o in outcomes if o.status != "passed"]
 
 
+def seen(order: str, environment: dict[str, str]) -> dict[str, object]:
+    for name in ("MKL_CBWR", "ATEN_CPU_CAPABILITY"):
+        os.environ.pop(name, None)
+    os.environ.update(environment)
+    if order == "late":
+        torch.ones(8, 8) @ torch.ones(8, 8)
+    importlib.reload(bilevelbench)  # what it does first of all: it asks for a strict mode
+    return {
+        "mode": os.environ["MKL_CBWR"],
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "keeps_bits": keeps_bits(),
+        "has_mkl": torch.backends.mkl.is_available(),
+        "broken": broken_promises(),
+        "failed": failed_checks(),
+    }
+
+
 if __name__ == "__main__":
-    print(
-        json.dumps(
-            {
-                "mode": os.environ["MKL_CBWR"],
-                "keeps_bits": keeps_bits(),
-                "has_mkl": torch.backends.mkl.is_available(),
-                "broken": broken_promises(),
-                "failed": failed_checks(),
-            }
-        )
-    )
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            print(json.dumps(seen(**json.loads(line))), flush=True)
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"{line.strip()}: the process of this case ended with an error")

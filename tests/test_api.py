@@ -117,9 +117,9 @@ def test_budget_is_in_calls():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "a budget needs one of cost, steps and seconds"),
+        ({}, "set one of budget, steps and seconds"),
         ({"steps": 0}, r"steps = 0: input should be greater than 0"),
-        ({"budget": -5.0}, r"cost = -5.0"),
+        ({"budget": -5.0}, r"budget = -5.0"),
         ({"steps": 3, "dtype": "float16"}, r"dtype = 'float16'"),
         ({"steps": 3, "targets": [-1.0]}, r"targets.0 = -1.0"),
         ({"steps": 3, "seeds": [-1]}, r"seed = -1"),
@@ -630,7 +630,7 @@ def test_suite_names_a_trial_once(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("budget = = 3", r"suite .*mine.toml is no valid TOML: .*line 1"),
+        ("budget = = 3", r"suite .*mine.toml is not valid TOML: .*line 1"),
         (
             HEAD + "setps = 3\n",
             r"suite .*mine.toml: budget: there is no field 'setps' \(setps = 3\); did you mean 'steps'",

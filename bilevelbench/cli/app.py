@@ -72,7 +72,7 @@ app.command(epilog="Example: `bilevelbench doctor --json`")(doctor)
 
 @app.command()
 def version() -> None:
-    """The version."""
+    """Print the version."""
     import bilevelbench
 
     typer.echo(bilevelbench.__version__)
@@ -92,15 +92,15 @@ def main() -> None:
         if os.environ.get("BILEVELBENCH_DEBUG"):
             raise
         typer.echo(
-            f"error: {type(error).__name__}: {error}; this is a bug of bilevelbench or of a plugin, and "
-            "BILEVELBENCH_DEBUG=1 in the environment shows where. What was finished is stored",
+            f"error: {type(error).__name__}: {error}; this is a bug in bilevelbench or in a plugin; set "
+            "BILEVELBENCH_DEBUG=1 in the environment to see where. Finished trials are stored",
             err=True,
         )
         sys.exit(3)
 
 
 def start(command: Callable[[], object]) -> None:
-    """Run the command, unless that is another process's and ours is to serve it."""
+    """Run the command, unless another process runs it and this one serves it."""
     if not under_torchrun():
         command()
     elif os.environ["RANK"] == "0":

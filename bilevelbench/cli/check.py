@@ -56,7 +56,7 @@ def check_plugin(name: str, seconds: float = 120.0, memory: float = 4.0) -> list
 
 
 def as_text(outcomes: Sequence[Outcome]) -> str:
-    """A line a check, below the name."""
+    """One line per check, below the name."""
     lines: list[str] = []
     title = ""
     for outcome in outcomes:
@@ -175,7 +175,7 @@ def _plugins(registry: Registry, name: str, sender: Connection) -> list[Any]:
             failure for failure in registry.failures if spec.name in (failure.plugin, failure.plugin.split("-")[-1])
         ]
         for failure in failures:
-            told = f"expected a plugin that can be used; saw {failure.reason}; mend it and install it again"
+            told = f"expected a plugin that can be used; saw {failure.reason}; fix it and install it again"
             sender.send(("end", Outcome(failure.plugin, "file", "loads", "failed", told).as_dict()))
         if not entries and not failures:
             raise UnknownName(
@@ -198,7 +198,7 @@ def check(
     memory: Annotated[float, typer.Option(help="Limit in GiB.")] = 4.0,
     as_json: Json = False,
 ) -> None:
-    """Hold methods and problems against the conformance kit; exit code 1 if a check fails.
+    """Check methods and problems with the conformance kit; exit code 1 if a check fails.
 
     It guards against mistakes, not against malice: the plugins' code is run.
     """

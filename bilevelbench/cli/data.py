@@ -85,14 +85,14 @@ def _row(file: DataFile, problems: list[str]) -> FileRow:
     }
 
 
-data = typer.Typer(help="Data files of the problems: where they are, get them, check them.", no_args_is_help=True)
+data = typer.Typer(help="List, fetch and verify the data files of the problems.", no_args_is_help=True)
 
-Names = Annotated[list[str] | None, typer.Argument(help="Names of data files; nothing means all.")]
+FileNames = Annotated[list[str] | None, typer.Argument(help="FileNames of data files; nothing means all.")]
 
 
 @data.command("list", epilog="Example: `bilevelbench data list --json`")
 def data_list(as_json: Json = False) -> None:
-    """Where each data file is, and which problems read it."""
+    """List where each data file is, and which problems read it."""
     from bilevelbench.discovery.registry import registry
 
     show("data", list_files(registry()), as_json)
@@ -100,7 +100,7 @@ def data_list(as_json: Json = False) -> None:
 
 @data.command("fetch", epilog="Example: `bilevelbench data fetch --from ~/Downloads`")
 def data_fetch(
-    names: Names = None,
+    names: FileNames = None,
     source: Annotated[Path | None, typer.Option("--from", help="A file or folder instead of the network.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -111,7 +111,7 @@ def data_fetch(
 
 
 @data.command("verify", epilog="Example: `bilevelbench data verify abalone`")
-def data_verify(names: Names = None, as_json: Json = False) -> None:
+def data_verify(names: FileNames = None, as_json: Json = False) -> None:
     """Check the data files that are there against their checksums; exit code 1 if one differs."""
     from bilevelbench.discovery.registry import registry
 

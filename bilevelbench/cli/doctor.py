@@ -1,4 +1,4 @@
-"""Is everything in order? What `bilevelbench doctor` looks at."""
+"""What `bilevelbench doctor` looks at."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _finding(what: str, ok: bool, seen: str) -> Finding:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Is everything in order? Versions, plugins, and one trial from end to end."""
+    """Check the installation: versions, plugins, and one trial from end to end."""
     findings = examine()
     if as_json:
         typer.echo(json.dumps(findings, indent=2))

@@ -16,7 +16,7 @@ def build(
     out: Annotated[Path, typer.Option("--out", "-o", help="The site's folder; a site that is there is replaced.")],
     tuned: Annotated[list[Path] | None, typer.Option(help="Folders of the tuned board; repeatable.")] = None,
 ) -> None:
-    """A static site that needs no network: boards, complexity tables, a page for each problem and each method."""
+    """Build a static site that needs no network: boards, complexity tables, a page for each problem and each method."""
     from bilevelbench.leaderboard.build import build as build_site
 
     def warn(sentence: str) -> None:
@@ -29,7 +29,7 @@ def build(
 def facts(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for facts.json, to be named to `build`.")],
 ) -> None:
-    """What the plugins say of themselves: equations, claims, constants, and the measured price of an HVP."""
+    """Write what the plugins say about themselves: equations, claims, constants, and the measured price of an HVP."""
     out = out.absolute()
     from bilevelbench.discovery.facts import write_facts
     from bilevelbench.discovery.registry import registry

@@ -16,7 +16,7 @@ def list_(
     what: Annotated[str, typer.Argument(help="methods, problems, suites or executors. Default: all.")] = "all",
     as_json: Json = False,
 ) -> None:
-    """What there is: methods, problems, suites and executors, each with its plugin."""
+    """List methods, problems, suites and executors, each with its plugin."""
     kinds = ("methods", "problems", "suites", "executors")
     if what not in (*kinds, "all"):
         raise UnknownName("kind", what, kinds)
@@ -36,7 +36,7 @@ def info(
     name: Annotated[str, typer.Argument(help="A method, a problem, or FILE.py.")],
     as_json: Json = False,
 ) -> None:
-    """All about one method or problem: equations, parameters, queries, claims."""
+    """Describe one method or problem: equations, parameters, queries, claims."""
     from bilevelbench.discovery.catalogue import describe
     from bilevelbench.discovery.registry import registry
 

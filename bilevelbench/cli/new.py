@@ -70,7 +70,9 @@ def _words(kind: str, name: str) -> dict[str, str]:
     plain = plain if plain[0].isalpha() else f"m_{plain}"
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         tip = f"my_{plain}" if keyword.iskeyword(plain) else plain
-        raise InvalidInput(f"{name!r} is no name for a Python file: lower-case letters, digits and _; try {tip!r}")
+        raise InvalidInput(
+            f"{name!r} is not a valid name for a Python file: lower-case letters, digits and _; try {tip!r}"
+        )
     if name in sys.stdlib_module_names or name in _THIRD_PARTIES:
         raise InvalidInput(f"a file called {name}.py would hide the Python module {name!r}; try 'my_{name}'")
     tables: Mapping[str, Mapping[str, Any]] = {"method": registry().algorithms, "problem": registry().problems}

@@ -88,14 +88,11 @@ def override(plan: Suite, **options: Any) -> Suite:
 
     update: dict[str, Any] = {}
     of_problems: dict[str, Any] = {}
-    limits = {"cost": options["budget"], "steps": options["steps"], "seconds": options["seconds"]}
-    given = {name: value for name, value in limits.items() if value is not None}
+    given = {name: options[name] for name in ("budget", "steps", "seconds") if options[name] is not None}
     if given:
         for name, value in given.items():
             if not math.isfinite(value):
-                raise InvalidInput(
-                    f"--{'budget' if name == 'cost' else name} {value}: a limit is a finite number above 0"
-                )
+                raise InvalidInput(f"--{name} {value}: a limit is a finite number above 0")
         update["budget"] = checked_budget(**given)
         of_problems["budget"] = None
     if options["seeds"] is not None:
@@ -108,7 +105,7 @@ def override(plan: Suite, **options: Any) -> Suite:
         of_problems["targets"] = None
     if options["dtype"] is not None:
         if options["dtype"] not in ("float64", "float32"):
-            raise InvalidInput(f"--dtype {options['dtype']}: there is float64 and float32")
+            raise InvalidInput(f"--dtype {options['dtype']}: choose float64 or float32")
         update["dtype"] = options["dtype"]
     if of_problems and plan.problem != "all":
         update["problem"] = tuple(entry.model_copy(update=of_problems) for entry in plan.problem)

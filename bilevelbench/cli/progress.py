@@ -14,8 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from bilevelbench.cli.console import say, terminal
-from bilevelbench.execute.executor import Done, Executor
-from bilevelbench.execute.executor import Progress as Listener
+from bilevelbench.execute.executor import Done, Executor, OnDone
 from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
 from bilevelbench.report.analysis.failures import sentences
@@ -28,7 +27,7 @@ from bilevelbench.results.schema import Results
 from bilevelbench.results.store import Store
 
 LINE = Column(no_wrap=True, overflow="ellipsis")
-#: Seconds between two lines where nobody watches.
+#: Seconds between two lines where the output is not a terminal.
 _PAUSE = 10.0
 #: How many methods of the ranking and kinds of failures are shown at the end; the page has them all.
 _FIRST, _FAILURES = 5, 20
@@ -94,7 +93,7 @@ def _count(n: int, thing: str, plural: str = "s") -> str:
 
 
 @contextmanager
-def _reporter(console: Console, total: int) -> Iterator[Listener]:
+def _reporter(console: Console, total: int) -> Iterator[OnDone]:
     statuses: Counter[str] = Counter()
     best: dict[str, tuple[str, float]] = {}
 
@@ -157,7 +156,7 @@ def print_ranking(console: Console, results: Results) -> None:
         table.add_row(*(Text(_at_commas(text, max(16, room)) if name == "method" else text) for name, text in cells))
     console.print(table)
     if len(board) > _FIRST:
-        say(console, f"and {_count(len(board) - _FIRST, 'method')} more, on the page")
+        say(console, f"{_count(len(board) - _FIRST, 'more method')} on the page")
 
 
 def print_failures(console: Console, results: Results) -> None:
@@ -166,7 +165,7 @@ def print_failures(console: Console, results: Results) -> None:
     for sentence in told[:_FAILURES]:
         say(console, f"failed: {sentence}")
     if len(told) > _FAILURES:
-        say(console, f"failed: and {_count(len(told) - _FAILURES, 'kind')} of failures more, on the page")
+        say(console, f"failed: {_count(len(told) - _FAILURES, 'more kind')} of failure on the page")
 
 
 def print_table(console: Console, results: Results) -> None:

@@ -47,7 +47,7 @@ def measure_table(
     folder = (out or Path("results") / name).absolute()
     if name not in registry().suites:
         known = sorted(s.removeprefix("rates_") for s in registry().suites if s.startswith("rates_"))
-        raise InvalidInput(f"there are no rates for table {table} over {over}; there is {', '.join(known)}")
+        raise InvalidInput(f"there are no rates for table {table} over {over}; choose from {', '.join(known)}")
     suite = RateSuite.load(registry().suite(name))
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 

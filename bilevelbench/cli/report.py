@@ -22,7 +22,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Tables and figures of stored results: results, ranks, and claimed beside measured rates."""
+    """Write tables and figures of stored results: results, ranks, and claimed beside measured rates."""
     from bilevelbench.report.contents import read_report
     from bilevelbench.report.write import write_report
 

@@ -51,7 +51,7 @@ def run(
     timed: Annotated[bool, typer.Option("--timed", help="One trial at a time, one worker: for time axes.")] = False,
     executor: ExecutorName = "local",
     scheduler: Scheduler = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Results; what is there is not run again.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what it holds is not run again.")] = Path(
         "results"
     ),
 ) -> None:

@@ -87,11 +87,11 @@ def tune_suite(suite: Suite, out: Path, executor: Executor, as_json: bool = Fals
 def write_figures(tuning: Tuning, folder: Path) -> list[Path]:
     """One per problem, as SVG and PNG; returns the SVGs."""
     from bilevelbench.report.figures import style
-    from bilevelbench.report.figures.tuning import sensitivity_figure
+    from bilevelbench.report.figures.tuning import tuning_figure
 
     made = []
     for n, problem in enumerate(tuning.problems, 1):
-        figure = sensitivity_figure(tuning, problem)
+        figure = tuning_figure(tuning, problem)
         if figure is not None:
             made.append(style.save(figure, folder / f"sensitivity-{n}")[0])
     return made

@@ -1,1 +1,1 @@
-"""Which plugins are there, and what they say of themselves."""
+"""Which plugins there are, and what they say about themselves."""

@@ -71,7 +71,7 @@ class Facts:
 
 
 def _numbers(claim: dict[str, Any]) -> str:
-    """`eps^-2 (paper), kappa^4 (paper), log^1 (derived)`: each number with who says it."""
+    """`eps^-2 (paper), kappa^4 (paper), log^1 (derived)`: each number with its source."""
     said = [f"eps^-{claim['eps_exp']:g} ({claim['source']})"]
     if claim["kappa_exp"] is not None:
         said.append(f"kappa^{claim['kappa_exp']:g} ({claim['kappa_source']})")
@@ -116,7 +116,7 @@ def describe(registry: Registry, name: str) -> Facts:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """A value that JSON can hold."""
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 

@@ -11,13 +11,13 @@ from pydantic import BaseModel, ValidationError
 from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.model.algorithm import Algorithm
 
-Kind = Literal["method", "problem", "suite", "executor"]
+PluginKind = Literal["method", "problem", "suite", "executor"]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """Something registered, and whose it is."""
+    """Something registered, and the plugin that it comes from."""
 
     value: T
     plugin: str
@@ -26,7 +26,7 @@ class Entry(Generic[T]):
 
 def wrong_class(item: Any, base: type[Any]) -> str | None:
     if not (inspect.isclass(item) and issubclass(item, base)):
-        return f"{item!r} is no subclass of {base.__name__}"
+        return f"{item!r} is not a subclass of {base.__name__}"
     cls: Any = item
     if not isinstance(getattr(cls, "name", None), str) or not cls.name:
         return f'class {cls.__name__} has no `name`; give it one: name = "..."'

@@ -1,4 +1,4 @@
-"""What the plugins say of themselves, as one file: for pages that are made without loading any plugin."""
+"""What the plugins say about themselves, as one file, for pages that are made without loading any plugin."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _method(registry: Registry, name: str) -> dict[str, Any]:
 
 @torch.no_grad()
 def hvp_ratio(instance: Instance) -> float:
-    """Time of a product with the lower Hessian over that of a lower-level gradient, the best of many rounds in turns."""
+    """Time of a product with the lower Hessian over that of a lower-level gradient, the best of many alternating rounds."""
     x, y = instance.x0.reshape(-1, instance.dx)[:1], instance.y0.reshape(-1, instance.dy)[:1]
     v = torch.ones_like(y)
     best = {"grad": float("inf"), "hvp": float("inf")}

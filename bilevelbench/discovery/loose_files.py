@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bilevelbench.discovery.entry import Entry, Kind, reason_of, wrong_class
+from bilevelbench.discovery.entry import Entry, PluginKind, reason_of, wrong_class
 from bilevelbench.errors import InvalidInput, UnknownName
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.problem import Problem
@@ -30,7 +30,7 @@ def file_and_class(name: str) -> tuple[str, str | None]:
 
 
 def classes_in_file(name: str) -> list[type]:
-    """The methods and problems that a loose file defines; names with an underscore in front are its own affair."""
+    """The methods and problems that a loose file defines; classes whose names start with an underscore are private."""
     file, wanted = file_and_class(name)
     module = load_file(Path(file).resolve())
     classes = {
@@ -52,7 +52,7 @@ def classes_in_file(name: str) -> list[type]:
     return chosen
 
 
-def class_from_file(kind: Kind, name: str, base: type) -> Entry[Any]:
+def class_from_file(kind: PluginKind, name: str, base: type) -> Entry[Any]:
     """A class from a loose file. Its version is a hash of the file, so that an edited file is a new method."""
     file, wanted = file_and_class(name)
     path = Path(file).resolve()
@@ -92,7 +92,7 @@ def _load_version(path: Path, digest: str) -> ModuleType:
         raise
     except BaseException as error:
         del sys.modules[module.__name__]
-        raise InvalidInput(f"{path} failed to load: {reason_of(error)}; mend the file") from error
+        raise InvalidInput(f"{path} failed to load: {reason_of(error)}; fix the file") from error
     return module
 
 

@@ -1,4 +1,4 @@
-"""Who is there: plugins from the entry-point group `bilevelbench`, and loose files.
+"""What is installed: plugins from the entry-point group `bilevelbench`, and loose files.
 
 A plugin that cannot be imported, or that claims a name which is taken, is reported and left out; it never takes the
 rest down. Plugins are loaded in the order of their distribution's name, the built-in ones first.
@@ -18,7 +18,7 @@ import pluggy
 
 from bilevelbench import __version__
 from bilevelbench.discovery import hookspecs
-from bilevelbench.discovery.entry import Entry, Kind, reason_of, wrong_class, wrong_executor
+from bilevelbench.discovery.entry import Entry, PluginKind, reason_of, wrong_class, wrong_executor
 from bilevelbench.discovery.loose_files import class_from_file, is_file
 from bilevelbench.errors import InvalidInput, UnknownName
 from bilevelbench.model.algorithm import Algorithm
@@ -45,7 +45,7 @@ class PluginFailure:
 
 
 class Registry:
-    """Algorithms, problems, suites and executors by name."""
+    """Methods, problems, suites and executors by name."""
 
     def __init__(self) -> None:
         self.algorithms: dict[str, Entry[type[Algorithm]]] = {}
@@ -174,7 +174,7 @@ class Registry:
             raise UnknownName("executor", name, self.executors, self._hint())
         return self.executors[name]
 
-    def _find(self, kind: Kind, name: str, table: dict[str, Entry[Any]], base: type) -> Entry[Any]:
+    def _find(self, kind: PluginKind, name: str, table: dict[str, Entry[Any]], base: type) -> Entry[Any]:
         if is_file(name):
             return class_from_file(kind, name, base)
         if name not in table:
@@ -202,5 +202,5 @@ def _distribution(point: EntryPoint) -> tuple[str, str]:
 
 @cache
 def registry() -> Registry:
-    """The one of this process, made when first asked for."""
+    """The registry of this process, made on first use."""
     return Registry.from_entry_points()

@@ -15,7 +15,7 @@ from bilevelbench.engine.endings import Ending, Endings
 from bilevelbench.engine.record import Lane, PackResult, Progress, Record, failure_row
 from bilevelbench.engine.sanity import check_state, explain
 from bilevelbench.engine.setup import PreparedPack, SetupFailure, prepare
-from bilevelbench.errors import BooksDisagree, BudgetExhausted
+from bilevelbench.errors import BudgetExhausted, CountsDisagree
 from bilevelbench.model.lanes import take
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.plan.packs import halves
@@ -26,7 +26,7 @@ _DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
 
 
 class PackFailed(Exception):
-    """A step failed in a pack of several trials: nobody knows whose fault it is until they run apart."""
+    """A step failed in a pack of several trials: which one is at fault shows only when they run apart."""
 
 
 @one_thread()  # also while data are built and constants computed: they are part of a trial's numbers
@@ -71,7 +71,7 @@ class PackRun:
             if len(self._order) > 1:
                 raise PackFailed from error
             self.error = error
-            status = Status.INVALID if isinstance(error, BooksDisagree) else Status.ERROR
+            status = Status.INVALID if isinstance(error, CountsDisagree) else Status.ERROR
             where = f"in step {self.progress.step + 1}" if self._began else "in `init`"
             told = f"{where}: {explain(error, type(self.pack.algorithm))}"
             self._finish({0: (status, told)}, self.state, evaluate=False)
@@ -132,7 +132,7 @@ class PackRun:
             return False
         finally:
             self.progress.seconds += time.perf_counter() - start
-        self.pack.check_books()
+        self.pack.check_counts()
         self.state = state
         return True
 

@@ -1,4 +1,4 @@
-"""Mistakes that would otherwise pass in silence or end in a riddle: wrong shapes, and what newcomers run into."""
+"""Mistakes that would otherwise go unnoticed or cause an obscure error: wrong shapes, and what newcomers run into."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.plan.trial import Trial
 
 #: What torch says when a per-lane parameter is used like a number.
-_PER_LANE_RIDDLES = (
+_PER_LANE_ERRORS = (
     "only integer tensors of a single element",
     "Boolean value of Tensor with more than one value",
     "a Tensor with",
@@ -105,10 +105,12 @@ def check_state(algorithm: Any, state: Any, oracle: Oracle, where: str) -> None:
     for name, value, width in (("x", x, oracle.dx), ("y", y, oracle.dy)):
         if not isinstance(value, Tensor) or tuple(value.shape) != (oracle.L, width):
             seen = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise MethodError(f"after `{where}` {name} is {seen}; ({oracle.L}, {width}) is wanted, a row a lane")
+            raise MethodError(f"after `{where}` {name} is {seen}; ({oracle.L}, {width}) is wanted, one row per lane")
     for name, column in {**algorithm.extras(state), "stopped": algorithm.stopped(state)}.items():
         if column is not None and (not isinstance(column, Tensor) or tuple(column.shape) != (oracle.L, 1)):
-            raise MethodError(f"`{name}` of the method has to be a tensor of shape ({oracle.L}, 1), one number a lane")
+            raise MethodError(
+                f"`{name}` of the method has to be a tensor of shape ({oracle.L}, 1), one number per lane"
+            )
 
 
 def explain(error: BaseException, plugin: type | None) -> str:
@@ -123,7 +125,7 @@ def explain(error: BaseException, plugin: type | None) -> str:
     )
     if place is not None:
         text += f" ({Path(place.filename).name}:{place.lineno})"
-    if any(riddle in text for riddle in _PER_LANE_RIDDLES):
+    if any(sign in text for sign in _PER_LANE_ERRORS):
         text += (
             "; a float or PerLane parameter is an (L, 1) tensor inside `step`: write `for on in oracle.repeat(self.K)`, "
             "`torch.where`, `torch.sqrt` instead of range, if and math"

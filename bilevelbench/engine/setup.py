@@ -13,7 +13,7 @@ from bilevelbench.discovery.entry import Entry, make
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.engine.agents.leader import join
 from bilevelbench.engine.sanity import check_instance, check_targets, explain
-from bilevelbench.errors import BooksDisagree, InvalidInput
+from bilevelbench.errors import CountsDisagree, InvalidInput
 from bilevelbench.model.agents import Part
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constants
@@ -32,7 +32,7 @@ class SetupFailure(Exception):
 
 
 class PreparedPack:
-    """Methods on an instance, a lane each: whoever makes steps makes them here.
+    """Methods on an instance, one lane each: every step is made here.
 
     Build the problem and make the steps inside `one_thread`, which is entered once and not at every step.
     """
@@ -63,7 +63,7 @@ class PreparedPack:
         self._remember_loops()
 
     def start(self) -> tuple[Tensor, Tensor]:
-        """x0 and y0 in every lane, the method's to change."""
+        """x0 and y0 in every lane, for the method to change."""
         instance, lanes = self.instance, self.oracle.L
         return instance.x0.expand(lanes, instance.dx).clone(), instance.y0.expand(lanes, instance.dy).clone()
 
@@ -81,16 +81,16 @@ class PreparedPack:
         self.oracle.begin_step(number)
         return self.algorithm.step(state, self.oracle)
 
-    def check_books(self) -> None:
+    def check_counts(self) -> None:
         """What the oracle has charged is what the instance was asked."""
-        if not self.oracle.books_agree:
-            raise BooksDisagree(
-                f"the meter and the instance's own count differ ({self.oracle.books()}): the method or the problem calls "
-                "f or g past the oracle"
+        if not self.oracle.counts_agree:
+            raise CountsDisagree(
+                f"the meter and the instance's own count differ ({self.oracle.count_differences()}): the method or the "
+                "problem calls f or g past the oracle"
             )
 
     def narrow(self, stay: Sequence[int]) -> Tensor:
-        """Only these lanes go on; what else has lanes is to be taken at the index that this returns."""
+        """Only these lanes go on; anything else with lanes has to be taken at the returned index."""
         order = self._widen(stay)
         index = torch.tensor(order)
         self.algorithm = take(self.algorithm, index)
@@ -99,7 +99,7 @@ class PreparedPack:
         return index
 
     def some(self, which: Sequence[int]) -> tuple[Instance, Tensor]:
-        """The instance of some lanes, padded like a pack, so that no number depends on who else is looked at."""
+        """The instance of some lanes, padded like a pack, so that no number depends on which other lanes are looked at."""
         index = torch.tensor(self._widen(which))
         return self.instance.take(index), index
 

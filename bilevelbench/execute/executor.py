@@ -41,7 +41,7 @@ class Done:
     best: dict[str, tuple[str, float]]  # by problem: the method with the smallest |grad phi|, and that
 
 
-Progress = Callable[[Done], None]
+OnDone = Callable[[Done], None]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.engine.agents.leader import dismiss
-from bilevelbench.execute.executor import Execution, Executor, Pack, Progress, packs_of
+from bilevelbench.execute.executor import Execution, Executor, OnDone, Pack, packs_of
 from bilevelbench.plan.trial import Trial
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import Store
@@ -45,7 +45,7 @@ def _frozen() -> Iterator[None]:
 
 
 @_frozen()
-def run_packs(packs: Sequence[Pack], store: Store, executor: Executor, progress: Progress = lambda _: None) -> Results:
+def run_packs(packs: Sequence[Pack], store: Store, executor: Executor, progress: OnDone = lambda _: None) -> Results:
     """Run these packs and publish the tables of the store, also when interrupted."""
     try:
         for finished in executor(packs, store):
@@ -61,7 +61,7 @@ def run_trials(
     store: Store,
     registry: Registry,
     execution: Execution,
-    progress: Progress = lambda _: None,
+    progress: OnDone = lambda _: None,
 ) -> Results:
     """Run what the store does not hold yet, in workers that end with it."""
     with execution.open(registry) as executor:

@@ -44,7 +44,7 @@ class Board:
 
 
 def make_board(results: Results, mode: str, setting: str, titles: Sequence[str], ratio: float | None = None) -> Board:
-    """`rows` has a method a row, best first, with the price of an HVP at one gradient; `ratio` is the measured price."""
+    """`rows` has one row per method, best first, with the price of an HVP at one gradient; `ratio` is the measured price."""
     part = _on(results, titles)
     runs, table = titled(part.runs), costs(part, ACCURACIES)
     full = {1.0} | ({ratio} if ratio else set())
@@ -83,7 +83,7 @@ def for_scripts(one: Board) -> dict[str, Any]:
     """What the page needs to rank again: by (problem, target), each method's costs, trial by trial.
 
     -1 stands for a trial that the method was not run on, None for an accuracy that it did not reach; a method without
-    second-order calls has 0 for all of them. Methods come in the order of the board at one gradient an HVP.
+    second-order calls has 0 for all of them. Methods come in the order of the board at one gradient per HVP.
     """
     methods = list(one.rows["method"])
     index = ["problem", "target", *PAIR]
@@ -101,16 +101,16 @@ def for_scripts(one: Board) -> dict[str, Any]:
                 "p": problems.index(problem),
                 "t": target,
                 "f": [
-                    [-1 if a else None if n else plain(v) for v, a, n in zip(col, miss, inf, strict=True)]
+                    [-1 if a else None if n else json_value(v) for v, a, n in zip(col, miss, inf, strict=True)]
                     for col, miss, inf in zip(ones.T, absent.T, never.T, strict=True)
                 ],
-                "s": [[plain(v) for v in col] if col.any() else 0 for col in twos.T],
+                "s": [[json_value(v) for v in col] if col.any() else 0 for col in twos.T],
             }
         )
     intervals = []
     for weight, table in one.intervals.items():
         ordered = table.loc[methods]
-        intervals.append({"w": weight, **{c: [plain(v) for v in ordered[c]] for c in ("low", "high", "group")}})
+        intervals.append({"w": weight, **{c: [json_value(v) for v in ordered[c]] for c in ("low", "high", "group")}})
     return {"methods": methods, "problems": problems, "cells": cells, "intervals": intervals}
 
 
@@ -176,7 +176,7 @@ def curves(
                 at = places[trial_id][_thin(len(places[trial_id]))]
                 trials.append(
                     {
-                        "seed": plain(seed),
+                        "seed": json_value(seed),
                         "failed": Status(status).failed,
                         "timed": bool(lanes <= 1),
                         "x": {short: _column(values[name][at]) for name, short in AXES.items()},
@@ -189,8 +189,8 @@ def curves(
     return {"methods": methods, "measures": list(measures)}
 
 
-def plain(value: Any) -> Any:
-    """As JSON has it: whole numbers without a point, None for what is not finite."""
+def json_value(value: Any) -> Any:
+    """As JSON holds it: whole numbers without a point, None for what is not finite."""
     number = float(value)
     if not math.isfinite(number):
         return None
@@ -198,8 +198,8 @@ def plain(value: Any) -> Any:
 
 
 def _column(values: np.ndarray) -> list[Any]:
-    """Six digits are more than a screen has."""
-    return [plain(f"{v:.6g}") for v in values.tolist()]
+    """Six digits are more than a screen shows."""
+    return [json_value(f"{v:.6g}") for v in values.tolist()]
 
 
 def _thin(length: int) -> np.ndarray:

@@ -39,7 +39,7 @@ def build(
 def write_site(material: Material, out: Path, command: str = COMMAND) -> Path:
     """Everything is written beside `out` and takes its name at the end: a site is whole or not there."""
     if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise InvalidInput(f"{str(out)!r} exists and is no site of ours; choose another folder with -o")
+        raise InvalidInput(f"{str(out)!r} exists and was not built by bilevelbench; choose another folder with -o")
     pages = site_files(material, command)
     token = secrets.token_hex(6)
     new, old = (out.with_name(f".{out.resolve().name}-{token}-{what}") for what in ("new", "old"))

@@ -1,4 +1,4 @@
-"""What the site shows, from result folders: trials, measured rates, and what plugins say of themselves.
+"""What the site shows, from result folders: trials, measured rates, and what plugins say about themselves.
 
 A folder may hold results (packs or published tables), `rates.json` (measured exponents; its trials are those of the
 measurement and stay off the boards), `tuning.json` (trials of a search stay off too), experiments
@@ -109,7 +109,7 @@ def read_facts(path: Path) -> dict[str, Any]:
         table = facts.setdefault(part, {})
         entries = isinstance(table, dict) and (part == "hvp_ratio" or all(isinstance(v, dict) for v in table.values()))
         if not entries:
-            raise StoreError(f"{str(path)!r}: {part!r} is no table of names; write the file again")
+            raise StoreError(f"{str(path)!r}: {part!r} is not a table of names; write the file again")
     return facts
 
 
@@ -149,12 +149,12 @@ def provenance(results: Results) -> dict[str, list[dict[str, Any]]]:
 def params_of(row: Mapping[Any, Any], column: str = "problem_params") -> dict[str, Any]:
     try:
         params = json.loads(row[column] or "{}")
-    except ValueError:  # a stranger's table
+    except ValueError:  # a table from elsewhere
         return {}
     return params if isinstance(params, dict) else {}
 
 
-def parameters(text: str) -> str:
+def readable_parameters(text: str) -> str:
     """`K=3, lam=10`, or `default`; six digits are enough to read."""
     params = params_of({"params": text}, "params")
     if not params:

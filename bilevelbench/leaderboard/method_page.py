@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bilevelbench.leaderboard.collect import MODES, method_facts, parameters
+from bilevelbench.leaderboard.collect import MODES, method_facts, readable_parameters
 from bilevelbench.leaderboard.fragments import rate_plot, rate_row
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
@@ -37,7 +37,9 @@ def method_page(site: Site, method: str) -> dict[str, Any]:
                 }
             )  # fmt: skip
             for text in dict.fromkeys(mine["algorithm_params"]):
-                params.append({"problem": row["problem"], "mode": board, "params": printable(parameters(text))})
+                params.append(
+                    {"problem": row["problem"], "mode": board, "params": printable(readable_parameters(text))}
+                )
     rates = [
         {**rate_row(row), "title": table.title, "plot": rate_plot(row)}
         for table in site.material.rates

@@ -1,4 +1,4 @@
-"""The setting of a trial, and what a board says of its own: who belongs there, within which budget, held to which accuracy."""
+"""The setting of a trial, and what a board says about itself: who belongs there, its budget, and which accuracy counts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SETTINGS = {
 }
 
 
-def settings(results: Results, facts: Mapping[str, Any]) -> pd.Series[str]:
+def settings_of_trials(results: Results, facts: Mapping[str, Any]) -> pd.Series[str]:
     """The setting of each trial, by its id.
 
     Second-order where the trial was held to the eigenvalue too. Else by the noise of its problem: the meter has counted

@@ -10,8 +10,8 @@ import pandas as pd
 
 from bilevelbench.leaderboard.boards import make_board
 from bilevelbench.leaderboard.collect import MODES, Material, method_facts, provenance
-from bilevelbench.leaderboard.fragments import hvp_ratio, slug
-from bilevelbench.leaderboard.settings import SETTINGS, of_setting, settings
+from bilevelbench.leaderboard.fragments import median_hvp_ratio, slug
+from bilevelbench.leaderboard.settings import SETTINGS, of_setting, settings_of_trials
 from bilevelbench.model.family import family_of
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.summary import summary, titled
@@ -26,7 +26,7 @@ class Site:
         self.results = results = {mode: r for mode, r in material.results.items() if not r.runs.empty}
         self.runs = pd.concat(
             [
-                titled(r.runs).assign(mode=mode, setting=settings(r, material.facts).to_numpy())
+                titled(r.runs).assign(mode=mode, setting=settings_of_trials(r, material.facts).to_numpy())
                 for mode, r in results.items()
             ]
             or [titled(runs_frame([])).assign(mode="", setting="")],
@@ -39,7 +39,7 @@ class Site:
         self.method_file = {method: f"method/{slug(method)}.html" for method in self.methods}
         self.kinds = self._kinds()
         self.looks = self._looks()
-        self.ratio = hvp_ratio(material.facts)
+        self.ratio = median_hvp_ratio(material.facts)
         self.settings = {
             title: [name for name in SETTINGS if name in set(group)]
             for title, group in self.runs.groupby("title")["setting"]

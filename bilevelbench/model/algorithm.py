@@ -135,7 +135,7 @@ class Algorithm(BaseModel):
 
 
 class Distributed(Algorithm):
-    """A method that is run by agents, each of whom is asked for what it holds alone: `class DistF2BA(Distributed, F2BA)`.
+    """A method that is run by agents, each of which answers only for what it holds: `class DistF2BA(Distributed, F2BA)`.
 
     Every agent makes the same steps on the same iterates; `oracle.mean` is what they exchange. So a query's answer has to
     pass it before it may move what they share, and what a step asks for may not depend on an answer that has not.
@@ -145,7 +145,7 @@ class Distributed(Algorithm):
     claims: ClassVar[tuple[Claim, ...]] = ()
 
     agents: PositiveInt | None = None
-    """agents, a process each; default: as many as the problem has"""
+    """number of agents, one process each; default: as many as the problem has"""
     timeout: PositiveFloat = 60.0
     """seconds that the others may take to answer before the trial is given up"""
 

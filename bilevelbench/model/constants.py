@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bilevelbench.errors import MissingConstant
 
-Kind = Literal["exact", "bound", "estimated"]
+ConstantKind = Literal["exact", "bound", "estimated"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Constant:
     """
 
     value: float | tuple[float, ...]
-    kind: Kind = "bound"
+    kind: ConstantKind = "bound"
 
     @property
     def most(self) -> float:
@@ -70,7 +70,7 @@ _FORMULAS: dict[str, Callable[[Constants], float]] = {
 
 
 class Constants(Mapping[str, float]):
-    """`constants.mu`, `constants["L_g"]`: the value, a formula of the declared ones, or an error that names what lacks.
+    """`constants.mu`, `constants["L_g"]`: the value, a formula of the declared ones, or an error that names what is missing.
 
     mu strong convexity of g in y; L_f, L_g gradient-Lipschitz constants jointly in (x, y), L_gy that of g in y alone;
     rho_f, rho_g Hessian-Lipschitz; nu_g third derivative of g; C_f Lipschitz constant of f in y;

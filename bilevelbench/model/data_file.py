@@ -1,4 +1,4 @@
-"""Data files: found in the first of five places that has them, and always held against a pinned checksum.
+"""Data files: found in the first of five places that has them, and always checked against a pinned checksum.
 
 1. an explicit path, or the folder that BILEVELBENCH_DATA names
 2. bundled with the plugin
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from bilevelbench.errors import InvalidInput
 
-_TIMEOUT = 60  # seconds without an answer of the network
+_TIMEOUT = 60  # seconds without an answer from the network
 
 
 def gunzipped(content: bytes) -> bytes:
@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class Found:
-    """A file that is there; whether it is the right one is another question."""
+    """A file that was found, not yet checked."""
 
     place: str
     path: Path
@@ -58,7 +58,7 @@ class DataFile:
 
     name: str
     path: str
-    """below BILEVELBENCH_DATA; its last part alone will do"""
+    """below BILEVELBENCH_DATA; its last part alone is enough"""
     sha256: str
     licence: str
     bundled: str = ""
@@ -67,7 +67,7 @@ class DataFile:
     """`distribution/end/of/the/path`: a file of an installed distribution"""
     url: str = ""
     download: Callable[[], bytes] | None = None
-    """gets the content where one URL does not; an OSError says that the network failed"""
+    """gets the content where a single URL cannot; an OSError says that the network failed"""
     unpack: Callable[[bytes], bytes] = gunzipped
 
     def read(self, path: str | os.PathLike[str] | None = None) -> bytes:

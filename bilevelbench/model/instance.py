@@ -1,4 +1,4 @@
-"""An instance: the two functions of a built problem, with their derivatives and what is known of them."""
+"""An instance: the two functions of a built problem, with their derivatives and what is known about them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Instance:
     A problem that does not say where that is has it at `FAR` (1 + |x0|), with the largest coordinate of its start.
     `mu_at(x)`, `(*P, L, dx) -> (*P, L, 1)`, is the strong convexity of g(x, .) at this x, where it depends on x: with it,
     or with a constant mu, the evaluator can say how far off a hypergradient is that it had to solve for.
-    Its functions count their own passes: a second book, which has to agree with the oracle's meter.
+    Its functions count their own passes: a second count, which has to agree with the oracle's meter.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Instance:
         self.functions = {query: self._counted(query, self._raw[query]) for query in QUERIES}
 
     def expect(self, lanes: int) -> dict[str, Callable[..., Any]]:
-        """An oracle for so many lanes begins: one call then is `lanes` rows, whatever the oracle takes it for.
+        """Start to count for an oracle of this many lanes: one call is then `lanes` rows, whatever the oracle counts.
 
-        The functions for its usual call, one point: they count by the numbers that arrive.
+        Returns the functions for its usual call, at one point; they count the rows that arrive.
         """
         self._lanes = lanes
         return {
@@ -140,7 +140,7 @@ class Instance:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """The evaluator's passes are nobody's: they are not part of the second book."""
+        """The evaluator's passes are left out of this count."""
         before = list(self.passes)
         try:
             yield

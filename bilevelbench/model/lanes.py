@@ -71,7 +71,9 @@ def take(value: Any, lanes: Tensor) -> Any:
         return value if value.dim() == 0 else value.index_select(-2, lanes)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if hasattr(value, "take") and not isinstance(value, (np.ndarray, np.generic)):  # an array's `take` knows no lanes
+    if hasattr(value, "take") and not isinstance(
+        value, (np.ndarray, np.generic)
+    ):  # an array's own `take` does not know lanes
         return value.take(lanes)
     if isinstance(value, tuple):
         items = [take(item, lanes) for item in value]

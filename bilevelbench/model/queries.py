@@ -56,7 +56,7 @@ QUERIES: dict[str, Query] = {
     )
 }
 
-#: A query's place in the books of passes, calls and samples.
+#: A query's place in the lists of passes, calls and samples.
 ROW = {name: row for row, name in enumerate(QUERIES)}
 
 #: Columns of `runs`, and the queries that each one adds up.

@@ -53,7 +53,7 @@ def one_thread() -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)
 def _pools(modules: int) -> ThreadpoolController:
-    """Of the libraries that are loaded: looking for them takes milliseconds, and a new one comes with new modules."""
+    """The pools of the loaded libraries: finding them takes milliseconds, and a new library comes with new modules."""
     return ThreadpoolController()
 
 

@@ -54,7 +54,7 @@ def numbers(seeds: U64, keys: U64, count: int) -> F64:
 
 
 class Draws:
-    """The numbers of one pack: one seed a lane. `uniform` and `normal` return (count, L) arrays.
+    """The numbers of one pack: one seed per lane. `uniform` and `normal` return (count, L) arrays.
 
     An address is a *place* in the program (numbers of the enclosing loops, ordinal of the draw) and the *indices* there
     (the step, then the loops' counters, innermost last).

@@ -1,7 +1,7 @@
 """The usual case of a query, first: one point, every lane on, plain tensors. The hottest lines of the project.
 
 A charge is then two sums of Python numbers in the meter's own lists. Whatever is unusual goes the general way, which
-refuses what is no plain tensor of the right shape. What this costs is `meter_overhead_ratio` of
+refuses what is not a plain tensor of the right shape. What this costs is `meter_overhead_ratio` of
 benchmarks/test_meter_and_lanes.py.
 """
 
@@ -22,7 +22,7 @@ from bilevelbench.oracle.sample import Sample
 #: The transform of torch.func (vmap, jvp, grad) that is at work, or None. Its tensors look plain and are not.
 transform: Callable[[], object | None] = torch._C._functorch.peek_interpreter_stack
 
-Ask = Callable[..., Any]
+QueryFunction = Callable[..., Any]
 
 
 def gradient_query(
@@ -30,10 +30,10 @@ def gradient_query(
     meter: Meter,
     shapes: Sequence[torch.Size],
     dtype: torch.dtype,
-    one_point: Ask,
-    sampled: Ask,
-    general: Ask,
-) -> Ask:
+    one_point: QueryFunction,
+    sampled: QueryFunction,
+    general: QueryFunction,
+) -> QueryFunction:
     """`one_point(x, y)` answers the usual exact call, `sampled(x, y, xi)` one with a sample, None if it cannot."""
     passes, left, row, whole = meter.passes, meter.left, ROW[query], float(meter.whole[query])
     shape_x, shape_y = shapes
@@ -68,9 +68,14 @@ def gradient_query(
 
 
 def product_query(
-    query: str, meter: Meter, shapes: Sequence[torch.Size], dtype: torch.dtype, one_point: Ask, general: Ask
-) -> Ask:
-    """The same with a vector of y's shape; the meter's general way, since a product is no cheap call."""
+    query: str,
+    meter: Meter,
+    shapes: Sequence[torch.Size],
+    dtype: torch.dtype,
+    one_point: QueryFunction,
+    general: QueryFunction,
+) -> QueryFunction:
+    """The same with a vector of y's shape; the meter's general way, since a product is not a cheap call."""
     shape_x, shape_y = shapes
     whole, grad_enabled = meter.whole[query], torch.is_grad_enabled
 
@@ -94,7 +99,7 @@ def product_query(
 
 
 def plain(query: str, given: Sequence[Tensor], lanes: int, widths: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
-    """The arguments of any query, detached, once it is sure that they are what they seem: `(*points, L, d)`, plain."""
+    """The arguments of any query, detached, after checking that they are what they seem: `(*points, L, d)`, plain."""
     if transform() is not None:
         raise MethodError(
             f"{query} was asked inside a transform of torch.func (vmap, jvp, grad), which would make many calls of one; "

@@ -2,7 +2,7 @@
 
 The usual case is a pack in lockstep with every lane on and an exact query at one point. Then a charge is two sums of
 Python numbers, which `fast_path.py` makes itself; only a change of the mask moves them into the lanes'
-books.
+counts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Meter:
         self.mask: Tensor | None = None  # (L, 1); None while every lane is on
         # By query, and lists because the oracle's closures add to them in place.
         self.passes = [0] * len(QUERIES)
-        self._flushed = [0] * len(QUERIES)  # passes that are in the lanes' books; the rest is pending
+        self._flushed = [0] * len(QUERIES)  # passes that are in the lanes' counts; the rest is pending
         self._unusual_calls = [0] * len(QUERIES)  # pending calls that are not one exact point
         self._unusual_samples = [0] * len(QUERIES)
         self.left = [0.0]  # one number: what may still be spent before some lane that is on passes its budget
@@ -108,7 +108,7 @@ class Meter:
         return self.mask is None or bool(self.mask.any())
 
     def flush(self) -> None:
-        """Move what is pending into the books of the lanes that are on."""
+        """Move what is pending into the counts of the lanes that are on."""
         if self.passes == self._flushed:
             return
         on = self._charged()
@@ -144,7 +144,7 @@ class Meter:
         return {f"{name}_samples": sum_rows(self.samples, queries) for name, queries in (COLUMNS | TOTALS).items()}
 
     def restart_passes(self) -> None:
-        """A new instance has a new second book; ours starts anew beside it."""
+        """A new instance counts from zero, and so does the meter beside it."""
         self.flush()
         self.passes[:] = self._flushed[:] = [0] * len(QUERIES)
 
@@ -183,6 +183,6 @@ class Meter:
         self._update_slack()
 
 
-def sum_rows(book: F64, queries: Sequence[str]) -> F64:
-    total: F64 = book[[ROW[query] for query in queries]].sum(0)
+def sum_rows(counts: F64, queries: Sequence[str]) -> F64:
+    total: F64 = counts[[ROW[query] for query in queries]].sum(0)
     return total

@@ -247,14 +247,14 @@ class Oracle(Loops):
         return [int(seed) for seed in self._draws.seeds]
 
     @property
-    def books_agree(self) -> bool:
+    def counts_agree(self) -> bool:
         return self.meter.passes == self._asked.passes
 
-    def books(self) -> str:
-        """Where the two books differ, in words."""
-        books = zip(QUERIES, self.meter.passes, self._asked.passes, strict=True)
+    def count_differences(self) -> str:
+        """Where the two counts differ, in words."""
+        counts = zip(QUERIES, self.meter.passes, self._asked.passes, strict=True)
         return ", ".join(
-            f"{query}: {above} at the door, {below} below it" for query, above, below in books if above != below
+            f"{query}: {above} at the door, {below} below it" for query, above, below in counts if above != below
         )
 
     def _refuse_copy(self, *_: object) -> NoReturn:

@@ -62,7 +62,7 @@ class Sampler:
     @overload
     def _cut(self, level: Level, size: int | Tensor) -> int | Tensor: ...
     def _cut(self, level: Level, size: int | Tensor) -> int | Tensor:
-        """A batch larger than the data is cut to them, which the rows of its lanes will say."""
+        """A batch larger than the data is cut to them; the rows of its lanes say so."""
         n = self._data(level)
         if int(size if isinstance(size, int) else size.max()) <= n:
             return size

@@ -51,6 +51,6 @@ def pack_key(trial: Trial, registry: Registry) -> str:
 
 
 def halves(pack: tuple[Trial, ...]) -> tuple[tuple[Trial, ...], tuple[Trial, ...]]:
-    """A pack that failed is cut in two and run again, down to single trials, until it is known whose fault it was."""
+    """A pack that failed is cut in two and run again, down to single trials, until the trial at fault is known."""
     middle = len(pack) // 2
     return pack[:middle], pack[middle:]

@@ -33,7 +33,7 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"suite {path} is no valid TOML: {error}") from None
+        raise InvalidInput(f"suite {path} is not valid TOML: {error}") from None
 
 
 class AlgorithmEntry(Frozen):
@@ -55,7 +55,7 @@ class AlgorithmEntry(Frozen):
 
 
 class ProblemEntry(Frozen):
-    """A problem; `budget` and `targets` override the suite's. Under `[[override]]` it settles only those of a problem."""
+    """A problem; `budget` and `targets` override the suite's. Under `[[override]]` it sets only those two."""
 
     name: str
     params: dict[str, Any] = {}
@@ -67,8 +67,8 @@ class Suite(Frozen):
     """`algorithm = "all"` is every registered method with its default parameters, `problem = "all"` every embedded problem;
     distributed methods meet only problems that agents share.
 
-    Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` is how `bilevelbench tune` goes
-    about its methods; `tuned` is the metric by which the parameters were chosen, in a suite that it has written. `figure` is
+    Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` says how `bilevelbench tune`
+    searches; `tuned` is the metric by which the parameters were chosen, in a suite that it has written. `figure` is
     what a report makes of it.
     """
 

@@ -22,7 +22,7 @@ class Frozen(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known(cls, given: Any) -> Any:
-        fields = cls.__pydantic_fields__  # `model_fields` is the same and takes longer than all of this
+        fields = cls.__pydantic_fields__  # `model_fields` is the same, but slower than the rest of this check
         for name in given if isinstance(given, dict) else ():
             if name not in fields:
                 near = suggestion(str(name), fields)
@@ -115,7 +115,7 @@ class Trial(Frozen):
 
     `seed` drives noise, samples and the method's own draws; the data come from the problem's `data_seed`. The id hashes
     the trial as written together with the plugins' names and versions; nothing else decides whether a result is reused.
-    `tuned`: the metric by which `bilevelbench tune` chose its parameters, if it did: tables rank by it, boards go by it.
+    `tuned`: the metric by which `bilevelbench tune` chose its parameters, if it did: tables and boards rank by it.
     """
 
     algorithm: Spec

@@ -36,7 +36,7 @@ def _check_agents(method: Algorithm, problem: Problem, registry: Registry) -> No
     if not isinstance(problem, Shared):
         known = ", ".join(shared_problems(registry)) or "none is installed"
         raise InvalidInput(
-            f"{method.name} is run by agents, and {problem.name} is no mean over agents; choose one that is: {known}"
+            f"{method.name} is run by agents, and {problem.name} is not shared between agents; choose one that is: {known}"
         )
     if method.agents not in (None, problem.agents):
         raise InvalidInput(

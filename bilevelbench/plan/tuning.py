@@ -48,11 +48,13 @@ class Tune(Frozen):
     def _honest(self) -> Self:
         if self.by.startswith("test_"):
             raise ValueError(
-                f"by = {self.by!r} is a test metric: what is reported may not choose; select on phi or on the "
-                "validation side, say val_loss or selection_loss"
+                f"by = {self.by!r} is a test metric, which may not choose parameters; select on phi or on the "
+                "validation side, such as val_loss or selection_loss"
             )
         if self.search == "halving" and self.cost is None:
-            raise ValueError("search = 'halving' shares out a cost; say how much with `cost`, in oracle calls a method")
+            raise ValueError(
+                "search = 'halving' shares out a cost; say how much with `cost`, in oracle calls per method"
+            )
         if self.search != "halving" and self.cost is not None:
             raise ValueError(
                 f"`cost` is what halving shares out, and search = {self.search!r} costs `trials` times the budget; "

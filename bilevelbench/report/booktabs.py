@@ -40,7 +40,7 @@ TAIL = "\\end{document}\n"
 def escape(text: object) -> str:
     """Text that prints as itself. What a Latin font lacks is named by its code point."""
     escaped = "".join(_character(c) for c in printable(text))
-    return re.sub(r"([-,])(?=\1)", r"\1{}", escaped)  # no ligatures: two minus signs are no dash
+    return re.sub(r"([-,])(?=\1)", r"\1{}", escaped)  # no ligatures: two minus signs must not become a dash
 
 
 def _character(c: str) -> str:

@@ -26,7 +26,7 @@ def number(value: float, digits: int = 2) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def bound(value: float) -> str:
+def interval_end(value: float) -> str:
     """An end of an interval."""
     return "∞" if value == math.inf else number(value)
 

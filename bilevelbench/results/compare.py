@@ -71,7 +71,7 @@ def witnesses(folder: Path, results: Results) -> list[Witness]:
 
 
 def disagreements(found: Sequence[Witness]) -> Iterator[str]:
-    """A sentence for each two that do not agree on a trial that both hold."""
+    """A sentence for each pair that disagrees on a trial that both hold."""
     for a, b in combinations(found, 2):
         clash = first_difference(a.tables, b.tables)
         if clash is not None:
@@ -249,7 +249,7 @@ def _first(a: pd.DataFrame, b: pd.DataFrame, name: str, differs: Any) -> tuple[s
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text or "{}")
-    except (ValueError, RecursionError):  # a stranger's table
+    except (ValueError, RecursionError):  # a table from elsewhere
         return text
 
 

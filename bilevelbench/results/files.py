@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are either complete or absent."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _WAY_OUT = {
 
 
 def cannot_write(folder: Path, error: OSError) -> str:
-    way_out = _WAY_OUT.get(error.errno or 0, "mend that or choose another folder")
+    way_out = _WAY_OUT.get(error.errno or 0, "fix that or choose another folder")
     return (
         f"cannot write to the result folder {str(folder)!r}: {error.strerror or error}; {way_out} and run the same "
         "command again (what is stored stays)"

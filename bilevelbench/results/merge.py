@@ -12,7 +12,7 @@ from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.results.compare import Witness, disagreements, witnesses
 from bilevelbench.results.files import replace_file
 from bilevelbench.results.machine import machine
-from bilevelbench.results.packs import Pack, none_readable, read_packs, read_tables
+from bilevelbench.results.packs import StoredPack, none_readable, read_packs, read_tables
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import EXPERIMENTS, Store
 from bilevelbench.results.tables import assemble
@@ -31,9 +31,9 @@ class MergeReport:
 
 
 @dataclass(frozen=True)
-class Source:
+class MergeSource:
     folder: Path
-    packs: list[Pack]
+    packs: list[StoredPack]
     results: Results
 
 
@@ -83,11 +83,11 @@ def refuse_disagreement(found: Sequence[Witness]) -> None:
         raise StoreError(f"{sentence}; nothing was written")
 
 
-def _maker(pack: Pack) -> str:
+def _maker(pack: StoredPack) -> str:
     return machine(pack.record.get("environment") or {})
 
 
-def _copy(packs: Sequence[Pack], store: Store, compact: bool) -> None:
+def _copy(packs: Sequence[StoredPack], store: Store, compact: bool) -> None:
     if not compact:
         for pack in packs:
             store.place(pack.record, read_tables(pack.path, pack.record))
@@ -97,7 +97,7 @@ def _copy(packs: Sequence[Pack], store: Store, compact: bool) -> None:
         store.add(results.runs, results.curve, _joint_record(group))
 
 
-def _read(folder: Path, skipped: list[str], must_hold: bool) -> Source:
+def _read(folder: Path, skipped: list[str], must_hold: bool) -> MergeSource:
     packs, corrupt = read_packs(folder)
     if must_hold and not packs:
         if corrupt:
@@ -107,12 +107,12 @@ def _read(folder: Path, skipped: list[str], must_hold: bool) -> Source:
             "(published tables alone carry no provenance)"
         )
     skipped += corrupt.values()
-    return Source(folder, packs, assemble(packs, []))
+    return MergeSource(folder, packs, assemble(packs, []))
 
 
-def _groups(packs: Sequence[Pack]) -> list[list[Pack]]:
+def _groups(packs: Sequence[StoredPack]) -> list[list[StoredPack]]:
     """Packs that agree in day, environment, origin and, for each plugin that two of them share, its commit."""
-    groups: dict[str, list[Pack]] = {}
+    groups: dict[str, list[StoredPack]] = {}
     commits: dict[str, dict[str, Any]] = {}
     for pack in packs:
         record = pack.record
@@ -126,7 +126,7 @@ def _groups(packs: Sequence[Pack]) -> list[list[Pack]]:
     return list(groups.values())
 
 
-def _joint_record(packs: Sequence[Pack]) -> dict[str, Any]:
+def _joint_record(packs: Sequence[StoredPack]) -> dict[str, Any]:
     """What is said of a group of packs; its date is the last one."""
     records = [pack.record for pack in packs]
     return {
@@ -147,7 +147,7 @@ def _figures(into: Path, folders: Sequence[Path]) -> dict[str, tuple[Path, bytes
             first, known = figures.setdefault(path.name, (folder, content))
             if content != known:
                 raise StoreError(
-                    f"{str(first)!r} and {str(folder)!r} have another {EXPERIMENTS}/{path.name} each; nothing was merged; "
+                    f"{str(first)!r} and {str(folder)!r} differ in {EXPERIMENTS}/{path.name}; nothing was merged; "
                     "rename one of the figures and run its suite again"
                 )
     return figures

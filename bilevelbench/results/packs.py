@@ -1,7 +1,7 @@
-"""A pack on disk: `packs/<pack_id>/` with runs.parquet, curve.parquet and pack.json, read and held against itself.
+"""A pack on disk: `packs/<pack_id>/` with runs.parquet, curve.parquet and pack.json, read and verified.
 
 pack.json lists the trials, the sizes and sums of the tables, and ends with its own sum. Whatever is wrong with a pack is
-a `CorruptPack` with a sentence: what a stranger or a newer version wrote must not take its neighbours down.
+a `CorruptPack` with a sentence: what someone else or a newer version wrote must not break the other packs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHAPE: dict[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True)
-class Pack:
+class StoredPack:
     """One pack as read and verified."""
 
     path: Path
@@ -86,7 +86,7 @@ def read_record(path: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _corrupt(path, "pack.json", f"is not a pack's JSON ({error!r})") from error
     if type(version) is not int:
-        raise _corrupt(path, "pack.json", f"has the schema_version {version!r}, which is no whole number")
+        raise _corrupt(path, "pack.json", f"has the schema_version {version!r}, which is not a whole number")
     try:  # before the checksum, which a newer version may make otherwise
         check_version(version, str(path / "pack.json"))
     except StoreError as error:
@@ -127,7 +127,7 @@ def _fault(record: Mapping[str, Any]) -> str | None:
         ):
             return f"does not say what {file} should be"
     if not isinstance((record.get("environment") or {}).get("packages") or {}, dict):
-        return "has packages that are no table of versions"
+        return "has packages that are not a table of versions"
     for trial in record.get("trials") or []:
         if not isinstance(trial, dict) or not isinstance(trial.get("id"), str):
             return "has a trial without id"
@@ -142,7 +142,7 @@ def read_tables(path: Path, record: Mapping[str, Any]) -> list[bytes]:
 
 
 def stored_trials(path: Path) -> list[str]:
-    """The trials of a pack: as listed, and found to have a row each. Reads pack.json and one column."""
+    """The trials of a pack: as listed, and found to have one row each. Reads pack.json and one column."""
     record = read_record(path)
     rows = _parsed(path, TABLES[0], _verified(path, record, TABLES[0]), ["trial_id"])
     _hold_against_rows(path, record, rows)
@@ -150,7 +150,7 @@ def stored_trials(path: Path) -> list[str]:
     return ids
 
 
-def read_pack(path: Path) -> Pack:
+def read_pack(path: Path) -> StoredPack:
     """A pack with its tables, their contents verified."""
     record = read_record(path)
     tables = [_parsed(path, file, _verified(path, record, file)) for file in TABLES]
@@ -167,13 +167,13 @@ def read_pack(path: Path) -> Pack:
     strangers = set(curve["trial_id"].unique().to_pylist()) - set(record["trial_ids"])
     if strangers:
         raise _corrupt(path, TABLES[1], f"has trial {min(strangers)!r}, which the pack does not hold")
-    return Pack(path, record, runs, curve)
+    return StoredPack(path, record, runs, curve)
 
 
-def read_packs(folder: Path) -> tuple[list[Pack], dict[Path, str]]:
+def read_packs(folder: Path) -> tuple[list[StoredPack], dict[Path, str]]:
     """The readable packs of a folder by name, and a sentence for each of the others."""
 
-    def attempt(path: Path) -> Pack | CorruptPack:
+    def attempt(path: Path) -> StoredPack | CorruptPack:
         try:
             return read_pack(path)
         except CorruptPack as error:
@@ -182,7 +182,7 @@ def read_packs(folder: Path) -> tuple[list[Pack], dict[Path, str]]:
     paths = pack_paths(folder)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # hashing and parquet release the interpreter lock
         outcomes = list(pool.map(attempt, paths))
-    packs = [pack for pack in outcomes if isinstance(pack, Pack)]
+    packs = [pack for pack in outcomes if isinstance(pack, StoredPack)]
     return packs, {p: str(error) for p, error in zip(paths, outcomes, strict=True) if isinstance(error, CorruptPack)}
 
 
@@ -201,7 +201,7 @@ def to_parquet(table: pa.Table) -> bytes:
 
 
 def to_json(record: Mapping[str, Any]) -> bytes:
-    """A line a key, and the checksum last."""
+    """One line per key, the checksum last."""
     try:  # with an `indent` json would take its slow encoder
         lines = [f"{json.dumps(str(key))}: {_json(record[key])}" for key in sorted(record) if key != "checksum"]
     except (TypeError, ValueError) as error:
@@ -259,7 +259,7 @@ def _hold_against_rows(path: Path, record: Mapping[str, Any], runs: pa.Table) ->
 def _corrupt(path: Path, file: str, what: str) -> CorruptPack:
     return CorruptPack(
         f"{str(path / file)!r} {what}; the pack is ignored and the same command runs its trials again "
-        f"(delete the folder {str(path)!r} to be rid of this message)"
+        f"(delete the folder {str(path)!r} to get rid of this message)"
     )
 
 

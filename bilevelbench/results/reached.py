@@ -1,7 +1,7 @@
-"""What counts as reached: the one rule of it, for the runner, the progress display, every table, rank and page.
+"""What counts as reached: the single rule, for the runner, the progress display, every table, rank and page.
 
 - A trial that ended `diverged`, `error` or `invalid` has reached nothing, whatever its curve went through.
-- A point counts where phi is not above the trial's first, up to rounding: a small gradient uphill is no progress.
+- A point counts where phi is not above the trial's first, up to rounding: a small gradient uphill is not progress.
 - An accuracy is met where |grad phi| plus the bound of its error is at most that. Without a bound (NaN) it never is.
 """
 
@@ -18,7 +18,7 @@ from bilevelbench.results.status import Status
 #: phi may lie above its start by this share of max(1, |phi|): float32 has seven digits, and a start may be a solution.
 SLACK = 1e-6
 
-#: Certificates of trials in which no accuracy can be certified; where a trial has none, nobody knows.
+#: Certificates of trials in which no accuracy can be certified; unknown where a trial has no certificate.
 UNCERTIFIED = ("not certified", "none", "residual")  # the last is what results of schema 1 say
 
 

@@ -67,11 +67,11 @@ _REQUIRED = {"runs": ("trial_id", "algorithm", "problem", "seed", "status"), "cu
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 
 
-@dataclass(frozen=True, eq=False)  # frames have no truth value to compare by
+@dataclass(frozen=True, eq=False)  # data frames cannot be compared with ==
 class Results:
     """The tables of a result folder, the JSON record of each pack, a sentence for each pack that cannot be read.
 
-    A trial that several packs hold, as a rule of several machines, has one row in `runs`; `copies` has the others: the
+    A trial that several packs hold, usually from several machines, has one row in `runs`; `copies` has the others: the
     rows of the second pack that holds it in the first copy, and so on, packs being in the order of `records`.
     """
 
@@ -208,7 +208,9 @@ def _typed(table: str, columns: Mapping[str, Sequence[Any]], types: dict[str, pa
         values = columns.get(name, [None] * length)
         lacking = [values.index(nothing) for nothing in (None, "") if nothing in values]
         if lacking:
-            raise InvalidInput(f"row {min(lacking)} of `{table}` has no {name!r}; a trial is not known without it")
+            raise InvalidInput(
+                f"row {min(lacking)} of `{table}` has no {name!r}; a trial cannot be identified without it"
+            )
     arrays = {
         name: pa.array(_values(table, name, type_, columns.get(name, [None] * length)), type_)
         for name, type_ in types.items()

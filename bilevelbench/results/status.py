@@ -1,4 +1,4 @@
-"""How a trial ends: the one list of it, with what each ending means."""
+"""How a trial ends: the single list of endings, with what each means."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from bilevelbench.errors import StoreError
 from bilevelbench.results.compare import disagreements, witnesses
-from bilevelbench.results.packs import TABLES, Pack, none_readable, read_packs
+from bilevelbench.results.packs import TABLES, StoredPack, none_readable, read_packs
 from bilevelbench.results.schema import (
     SCHEMA_VERSION,
     Results,
@@ -52,7 +52,7 @@ def load_results(folder: str | Path) -> Results:
     return Results(*upgrade(runs.to_pandas(), curve.to_pandas(), max(versions)), records=[])
 
 
-def assemble(packs: Sequence[Pack], warnings: list[str]) -> Results:
+def assemble(packs: Sequence[StoredPack], warnings: list[str]) -> Results:
     """One pair of tables from many packs, in an order that depends on the trials alone.
 
     A trial that several packs hold is taken from the first by name; the n-th pack that holds it fills copy n.
@@ -82,14 +82,14 @@ def _copy(runs: pd.DataFrame, curve: pd.DataFrame) -> Tables:
     return runs.drop(columns="_pack"), curve[names]
 
 
-def with_warnings(folder: Path, packs: Sequence[Pack], corrupt: Mapping[Path, str]) -> Results:
+def with_warnings(folder: Path, packs: Sequence[StoredPack], corrupt: Mapping[Path, str]) -> Results:
     """The results of a folder; packs that cannot be read and packs that contradict each other are its warnings."""
     results = assemble(packs, list(corrupt.values()))
     results.warnings.extend(f"{found}; the first is shown" for found in disagreements(witnesses(folder, results)))
     return results
 
 
-def _concatenate(packs: Sequence[Pack], version: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _concatenate(packs: Sequence[StoredPack], version: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The tables of packs of one schema, upgraded; `_pack` is the name of the pack as a number that sorts alike."""
     names = np.array([int(pack.path.name, 16) for pack in packs], dtype=np.uint64)
     runs = pa.concat_tables([pack.runs for pack in packs], promote_options="default").to_pandas()

@@ -95,7 +95,7 @@ def checks_for(plugin: Plugin) -> list[Check]:
 
 
 def run_checks(plugin: Plugin | type[Plugin], begin: Callable[[str], None] = lambda name: None) -> Iterator[Outcome]:
-    """One outcome a check; `begin` hears the name of each before it starts."""
+    """One outcome per check; `begin` hears the name of each before it starts."""
     made = _made(plugin)
     lost = ""
     for check in checks_for(made):

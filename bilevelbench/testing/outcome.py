@@ -9,10 +9,10 @@ CheckStatus = Literal["passed", "failed", "known", "skipped"]
 
 
 class Failure(AssertionError):
-    """A rule that a plugin breaks, in one sentence: what was expected, what was seen, how to mend it."""
+    """A rule that a plugin breaks, in one sentence: what was expected, what was seen, how to fix it."""
 
-    def __init__(self, expected: str, seen: str, mend: str) -> None:
-        super().__init__(f"expected {expected}; saw {seen}; {mend}")
+    def __init__(self, expected: str, seen: str, way_out: str) -> None:
+        super().__init__(f"expected {expected}; saw {seen}; {way_out}")
 
 
 class Skip(Exception):

@@ -136,10 +136,10 @@ def unlike(ours: PackResult, theirs: PackResult) -> Iterator[str]:
     """Where two runs of a few steps break the promise of `rounding.py`, in words: bits, or digits where a library rounds."""
     tables = (ours.runs, theirs.runs), (ours.curve.rows(), theirs.curve.rows())
     for a, b in tables:
-        yield from differences(a, b) if keeps_bits() else disagreements(a, b)
+        yield from differences(a, b) if keeps_bits() else rounding_disagreements(a, b)
 
 
-def disagreements(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Iterator[str]:
+def rounding_disagreements(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Iterator[str]:
     """Where two tables differ by more than rounding after a few steps may: what is measured, at the steps that both saw.
 
     Counts are left out, and with them the steps that are looked at: a loop that ends at a tolerance may end a round later.
@@ -187,8 +187,8 @@ _WAYS_OUT = {
 
 
 def way_out(message: str) -> str:
-    """How to mend what this message complains about."""
-    return next((way for sign, way in _WAYS_OUT.items() if sign in message), "mend the line that it names")
+    """How to fix what this message complains about."""
+    return next((way for sign, way in _WAYS_OUT.items() if sign in message), "fix the line that it names")
 
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -47,7 +47,7 @@ _SLOPES = (1 / 4, 1 / (6 * math.sqrt(3)), 1 / 8)  # the largest |σ'|, |σ''|, |
 class LabelCleaningDigits(Problem):
     name = "label_cleaning_digits"
     embedded = False  # an evaluation solves for 640 weights: half a second
-    max_lanes = 64  # scores and probabilities are 72 kB a lane each
+    max_lanes = 64  # scores and probabilities are 72 kB per lane each
 
     corruption: Annotated[float, Field(ge=0, lt=1)] = 0.3
     """share of the training labels that are wrong"""

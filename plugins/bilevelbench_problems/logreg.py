@@ -133,7 +133,7 @@ class _Regulariser:
 class LogRegDigits(_LogReg):
     name = "logreg_digits"
     embedded = False  # an evaluation solves for 640 weights: half a second
-    max_lanes = 64  # scores and probabilities are 72 kB a lane each
+    max_lanes = 64  # scores and probabilities are 72 kB per lane each
     classes = 10
 
     def _features(self) -> tuple[Tensor, Tensor]:

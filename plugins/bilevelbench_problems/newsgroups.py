@@ -55,7 +55,7 @@ _SETTLED = 100  # pretraining steps to where constants are measured if y0 = 0
 
 @dataclass(frozen=True)
 class Posts:
-    """Counts of words, a row a post, those of the training part first; labels."""
+    """Counts of words, one row per post, those of the training part first; labels."""
 
     counts: csr_matrix
     labels: np.ndarray

@@ -98,7 +98,7 @@ def test_a_name_that_holds_the_templates_words(tmp_path):
         (
             "method",
             "my-method",
-            "'my-method' is no name for a Python file: lower-case letters, digits and _; try 'my_method'",
+            "'my-method' is not a valid name for a Python file: lower-case letters, digits and _; try 'my_method'",
         ),
         ("method", "2fast", "try 'm_2fast'"),
         ("method", "Fancy", "try 'fancy'"),

@@ -78,7 +78,7 @@ WORDS = {
     "broken_import": "failed to import broken_import: ModuleNotFoundError: No module named 'no_such_module_anywhere'",
     "broken_exit": "failed to import broken_exit: SystemExit: 5",
     "broken_syntax": "failed to import broken_syntax: SyntaxError",
-    "no_class": "42 is no subclass of Algorithm",
+    "no_class": "42 is not a subclass of Algorithm",
     "no_step": "class Half has no `init` and no `step`",
     "no_name": "class Anon has no `name`",
     "bad_name": "'two words' is not a valid name",
@@ -237,7 +237,7 @@ def test_a_loose_file(file):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("def broken(:", r"mine.py failed to load: SyntaxError: .*mine.py, line 1.*; mend the file"),
+        ("def broken(:", r"mine.py failed to load: SyntaxError: .*mine.py, line 1.*; fix the file"),
         ("raise RuntimeError('on purpose')", "failed to load: RuntimeError: on purpose"),
         ("import sys; sys.exit(9)", "failed to load: SystemExit: 9"),
         ("import no_such_module_anywhere", "failed to load: ModuleNotFoundError"),
@@ -256,7 +256,7 @@ def test_loose_files_that_cannot_be_used(file, text, words):
 def test_one_class_of_several(file):
     name = file(good("A", "a") + good("B", "b"))
     assert registry().algorithm(f"{name}:B").value.name == "b"
-    with pytest.raises(UnknownName, match=r"unknown class in .*mine.py 'C'; there is A, B"):
+    with pytest.raises(UnknownName, match=r"unknown class in .*mine.py 'C'; choose from A, B"):
         registry().algorithm(f"{name}:C")
     with pytest.raises(InvalidInput, match=r"problem file 'gone\.py' does not exist"):
         registry().problem("gone.py")
@@ -327,7 +327,7 @@ def test_suggestion_looks_past_case(name, close):
 
 
 def test_suggestion_of_nothing_close_is_the_list():
-    assert suggestion("XYZ", ["f2ba", "TTSA"]) == "; there is TTSA, f2ba"
+    assert suggestion("XYZ", ["f2ba", "TTSA"]) == "; choose from TTSA, f2ba"
 
 
 @pytest.mark.parametrize(

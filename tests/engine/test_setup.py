@@ -8,7 +8,7 @@ from helpers import Bowl, Shrink, plugins, prepared, states_of, trial
 
 from bilevelbench import Instance, Oracle
 from bilevelbench.engine.setup import PreparedPack, SetupFailure, prepare
-from bilevelbench.errors import BooksDisagree, BudgetExhausted
+from bilevelbench.errors import BudgetExhausted, CountsDisagree
 from bilevelbench.model.lanes import PAD, take
 
 
@@ -63,10 +63,10 @@ def test_the_lanes_that_stay_go_on_as_if_nothing_had_happened():
 def test_a_call_past_the_oracle_is_found_in_the_books():
     pack = of_rates(0.25, wide=False)
     state = pack.step(1, pack.init())
-    pack.check_books()
+    pack.check_counts()
     pack.instance.value_f(state.x, state.y)
-    with pytest.raises(BooksDisagree, match=r"value_f: 0 at the door, 1 below it.*past the oracle"):
-        pack.check_books()
+    with pytest.raises(CountsDisagree, match=r"value_f: 0 at the door, 1 below it.*past the oracle"):
+        pack.check_counts()
 
 
 def test_a_budget_ends_the_step_that_it_does_not_cover():

@@ -21,7 +21,7 @@ from bilevelbench.leaderboard.build import write_site
 from bilevelbench.leaderboard.collect import Material
 from bilevelbench.leaderboard.fragments import slug
 from bilevelbench.leaderboard.serve import server
-from bilevelbench.leaderboard.settings import of_setting, settings
+from bilevelbench.leaderboard.settings import of_setting, settings_of_trials
 from bilevelbench.report.analysis.ranking import board, costs
 from bilevelbench.report.analysis.summary import ACCURACIES, titled
 from bilevelbench.report.text import printable
@@ -128,7 +128,7 @@ def rows(page, key="default-deterministic"):
 def expected(data, weight, mode="default", setting="deterministic"):
     """The ranking as the statistics have it, from the results and not from the site."""
     results = data.results[mode]
-    found = settings(results, data.facts)
+    found = settings_of_trials(results, data.facts)
     return board(costs(of_setting(results, found.index[found == setting], setting), ACCURACIES), weight)
 
 

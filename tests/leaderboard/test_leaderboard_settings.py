@@ -16,7 +16,7 @@ from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.run import run_trials
 from bilevelbench.leaderboard.build import build, write_site
 from bilevelbench.leaderboard.collect import Material
-from bilevelbench.leaderboard.settings import SETTINGS, budget_words, of_setting, settings, standing_words
+from bilevelbench.leaderboard.settings import SETTINGS, budget_words, of_setting, settings_of_trials, standing_words
 from bilevelbench.model.algorithm import Distributed
 from bilevelbench.plan.suite import Suite
 from bilevelbench.plan.trial import Budget
@@ -48,7 +48,7 @@ def sampled(results, *problems):
 
 
 def by_problem(results, facts):
-    return dict(zip(results.runs["problem"], settings(results, facts), strict=True))
+    return dict(zip(results.runs["problem"], settings_of_trials(results, facts), strict=True))
 
 
 # ---- the setting of a trial
@@ -87,7 +87,7 @@ def test_a_trial_without_a_curve_has_the_setting_of_its_problem():
     results = sampled(make_results({"a": (1, 0, 1.0), "b": (1, 0, 1.0)}, {"sum": {}}, seeds=1), "sum")
     lost = results.runs.loc[results.runs["label"] == "b", "trial_id"]
     cut = Results(results.runs, results.curve[~results.curve["trial_id"].isin(lost)], [])
-    assert list(settings(cut, {})) == ["finite-sum", "finite-sum"]
+    assert list(settings_of_trials(cut, {})) == ["finite-sum", "finite-sum"]
 
 
 def test_one_problem_may_stand_on_two_boards(tmp_path):
@@ -222,7 +222,7 @@ def test_each_suite_makes_its_board_with_each_method_once(boards):
     text = (boards / "site" / "index.html").read_text("utf-8")
     for name, path in SUITES.items():
         results = load_results(boards / name)
-        assert set(settings(results, {})) == {SETTING[name]}
+        assert set(settings_of_trials(results, {})) == {SETTING[name]}
         table = text.split(f'id="ranking-default-{SETTING[name]}"')[1].split("</table>")[0]
         links = re.findall(r'<a href="method/([^"]+)\.html"', table)
         assert sorted(links) == sorted(entry.label or entry.name for entry in Suite.load(path).algorithm)

@@ -22,7 +22,7 @@ from bilevelbench.leaderboard.build import MARK, build, write_site
 from bilevelbench.leaderboard.collect import Material, combine, load, read_facts
 from bilevelbench.leaderboard.fragments import script_json, slug
 from bilevelbench.leaderboard.serve import server
-from bilevelbench.leaderboard.settings import settings
+from bilevelbench.leaderboard.settings import settings_of_trials
 from bilevelbench.report.analysis.ranking import board
 from bilevelbench.report.analysis.rates import read_rates
 from bilevelbench.report.analysis.summary import titled
@@ -123,7 +123,7 @@ def test_data_files_cannot_close_a_script(site):
 
 def test_the_board_in_the_html_is_that_of_the_statistics(site, tmp_path):
     results = material(tmp_path).results["default"]
-    found = settings(results, {})
+    found = settings_of_trials(results, {})
     titles = sorted(set(titled(results.runs)["title"][(found == "deterministic").to_numpy()]))
     assert len(titles) == 3
     one = boards.make_board(results, "default", "deterministic", titles)
@@ -267,8 +267,8 @@ def test_stored_folders_rates_and_facts_are_found(tmp_path):
     [
         (read_facts, "{", "cannot be read as JSON"),
         (read_facts, "[]", "holds no JSON object"),
-        (read_facts, '{"methods": {"a": 3}}', "'methods' is no table"),
-        (read_rates, '{"title": "T", "rows": 3}', "is no file of measured rates .*; measure again"),
+        (read_facts, '{"methods": {"a": 3}}', "'methods' is not a table"),
+        (read_rates, '{"title": "T", "rows": 3}', "is not a file of measured rates .*; measure again"),
         (read_rates, '{"title": "T", "rows": [{"table": 1}]}', "has a row without 'method'; measure again"),
     ],
 )
@@ -283,7 +283,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").touch()
-    with pytest.raises(InvalidInput, match="no site of ours"):
+    with pytest.raises(InvalidInput, match="was not built by bilevelbench"):
         write_site(data, mine)
     assert [p.name for p in mine.iterdir()] == ["thesis.tex"]
     write_site(data, tmp_path / "out")

@@ -61,7 +61,7 @@ def test_9_13_sgd_sc_takes_the_samples_that_it_should_and_errs_less_than_its_bou
     errors, oracle, c = lower_sgd(K, 400, sigma)
     assert samples == 4 * 10 * (N + 2 ** (K + 1) - 2)
     assert (oracle.meter.samples[ROW["grad_g_y"]] == samples).all()
-    assert oracle.books_agree
+    assert oracle.counts_agree
     bound = c["start"] / 2 ** (N + 2 * K) + sigma**2 / (2 ** (K - 2) * c["alpha"] * c["beta"])
     assert errors.mean() + 3 * errors.std() / 20 < bound
     assert errors.mean() > 1e-3 * bound, "the noise is what is left"

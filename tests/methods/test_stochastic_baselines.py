@@ -237,7 +237,7 @@ def crowd(text: str, problem: str, lanes: int, steps: int = 1) -> tuple[list[tor
     """x before and after each step in so many lanes, with the seeds 0, 1, 2, ..., and the oracle with its books."""
     pack = prepared(method(text), built(problem), range(lanes))
     X = [state.x for state in states_of(pack, steps)]
-    pack.check_books()
+    pack.check_counts()
     return X, pack.oracle
 
 

@@ -28,7 +28,7 @@ def test_an_agent_is_asked_for_what_it_holds(bowl, door):
     oracle.grad_g_y(*ones(oracle))
     assert sum(local.passes) == 1
     assert sum(mean.passes) == 0
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 def test_a_round_is_one_message_of_every_lane_that_is_on(bowl, door):

@@ -160,7 +160,7 @@ def row(**values):
     ],
 )
 def test_disagreements_are_those_beyond_the_tolerance(other, words):
-    told = list(stepper.disagreements([row()], [row(**other)]))
+    told = list(stepper.rounding_disagreements([row()], [row(**other)]))
     assert len(told) == len(words)
     assert all(word in sentence for word, sentence in zip(words, told, strict=True))
 

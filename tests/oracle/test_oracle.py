@@ -87,7 +87,7 @@ def test_query_is_one_call_in_every_lane_and_in_both_books(oracle, point, query)
     ask(oracle, query, *point)
     assert cost(oracle) == [1] * 4
     assert oracle.meter.passes[ROW[query]] == 1
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -99,7 +99,7 @@ def test_charge_comes_before_the_work(normal, door, point, query):
     oracle = door(instance, budgets=[0.0] * 4)
     with pytest.raises(BudgetExhausted):
         ask(oracle, query, *point)
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 @pytest.mark.parametrize("derivatives", [True, False], ids=["analytic", "autograd"])
@@ -186,15 +186,15 @@ def test_an_oracle_cannot_be_copied_or_pickled(oracle, duplicate):
 def test_books_disagree_when_the_instance_is_called_past_the_oracle(oracle, point):
     oracle.grad_f(*point)
     oracle._instance.grad_f(*point)
-    assert not oracle.books_agree
-    assert oracle.books() == "grad_f: 1 at the door, 2 below it"
+    assert not oracle.counts_agree
+    assert oracle.count_differences() == "grad_f: 1 at the door, 2 below it"
 
 
 def test_uncounted_calls_leave_the_books_in_agreement(oracle, point):
     with oracle._instance.uncounted():
         oracle._instance.grad_f(*point)
-    assert oracle.books_agree
-    assert oracle.books() == ""
+    assert oracle.counts_agree
+    assert oracle.count_differences() == ""
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -227,7 +227,7 @@ def test_the_second_book_counts_the_rows_that_arrive(oracle, point, query):
 def test_what_is_no_plain_point_is_refused_before_any_charge(oracle, point, query, change, words):
     with pytest.raises(MethodError, match=words):
         ask(oracle, query, *(change(a) for a in point))
-    assert oracle.books_agree
+    assert oracle.counts_agree
     assert not any(cost(oracle))
 
 
@@ -322,7 +322,7 @@ def test_a_query_at_p_points_is_p_calls_in_both_books(bowl, door, normal, query,
     getattr(oracle, query)(x, y)
     assert cost(oracle) == [p] * 4
     assert oracle.meter.passes[ROW[query]] == p
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 TRIPLES = [((6, 4, 3), (4, 5), (4, 5)), ((4, 3), (6, 4, 5), (6, 4, 5)), ((4, 3), (4, 5), (6, 4, 5))]
@@ -337,7 +337,7 @@ def test_a_product_at_p_points_is_p_calls_in_both_books(bowl, door, normal, quer
     out = getattr(oracle, query)(x, y, v)
     torch.testing.assert_close(out, getattr(bowl(), query)(x, y, v))
     assert cost(oracle) == [6] * 4
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 def test_budget_of_a_query_at_several_points_is_all_or_nothing(bowl, door, normal):
@@ -345,7 +345,7 @@ def test_budget_of_a_query_at_several_points_is_all_or_nothing(bowl, door, norma
     with pytest.raises(BudgetExhausted):
         oracle.grad_f(normal(6, 4, 3), normal(6, 4, 5))
     assert cost(oracle) == [0] * 4
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 # ---------------------------------------------------------------------------------------------- repeat
@@ -367,7 +367,7 @@ def test_each_lane_pays_for_its_own_iterations(oracle, point, K):
     for _ in oracle.repeat(times(*K)):
         oracle.grad_g_y(*point)
     assert cost(oracle) == list(K)
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 def test_remembered_lengths_pay_the_same(oracle, point):
@@ -426,7 +426,7 @@ def test_only_charges_the_lanes_that_are_on(oracle, point):
         oracle.grad_f(*point)
     oracle.grad_f(*point)
     assert cost(oracle) == [2, 1, 1, 2]
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 def test_only_with_every_lane_leaves_the_mask_alone(oracle, point):
@@ -464,7 +464,7 @@ def test_nested_repeats_multiply(oracle, point):
         for _ in oracle.repeat(times(4, 3, 2, 1)):
             oracle.grad_f(*point)
     assert cost(oracle) == [4, 6, 0, 3]
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 def test_repeat_with_an_int_inside_a_mask_yields_the_mask(oracle):
@@ -532,7 +532,7 @@ def test_lane_out_of_budget_goes_on_as_a_ghost(bowl, door, point):
     assert cost(oracle) == [2, 3, 3, 3]
     assert oracle.meter.ghost.tolist() == [True, False, False, False]
     assert not out.isnan().any()
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 def test_padding_is_computed_and_never_charged(bowl, door, point):
@@ -560,7 +560,7 @@ def test_take_keeps_the_lanes_their_bills_and_their_numbers(bowl, door, point, n
     assert cost(oracle) == [4, 2]
     assert torch.equal(oracle.normal(5), twin.normal(5)[[3, 1]])
     assert torch.equal(oracle.grad_f_x(point[0][[3, 1]], point[1][[3, 1]]), bowl().grad_f_x(*point)[[3, 1]])
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 def test_take_of_an_instance_with_lane_data_restarts_both_books(normal, door):
@@ -578,7 +578,7 @@ def test_take_of_an_instance_with_lane_data_restarts_both_books(normal, door):
     oracle.grad_f_x(x, y)
     oracle.take([2, 0], [True, True])
     torch.testing.assert_close(oracle.grad_f_x(x[:2], y[:2]), 2 * (x[:2] - centre[[2, 0]]))
-    assert oracle.books_agree
+    assert oracle.counts_agree
     assert cost(oracle) == [2, 2]
 
 

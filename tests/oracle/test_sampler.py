@@ -149,7 +149,7 @@ def test_sample_for_p_points_is_charged_at_each(few):
     oracle, x, y = few
     oracle.grad_g_y(x, y, oracle.sample_g(10, points=3))
     assert cost(oracle) == [30] * 4
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 def product_noise(oracle, query, x, y, v, xi):
@@ -265,7 +265,7 @@ def test_sample_of_an_exact_problem_is_the_exact_answer_and_is_charged_as_one(bo
     assert cost(oracle) == [2] * 4
     oracle.grad_f(x, y, oracle.sample_f(B, points=3))
     assert cost(oracle) == [5] * 4
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,9 @@ def test_batch_that_is_no_number_is_refused(bowl, door, B):
 
 
 @pytest.mark.parametrize("make", ["bowl", "least_squares"])
-@pytest.mark.parametrize(("order", "way_out"), [("bogus", "there is block, epoch"), ("Epochs", "did you mean 'epoch'")])
+@pytest.mark.parametrize(
+    ("order", "way_out"), [("bogus", "choose from block, epoch"), ("Epochs", "did you mean 'epoch'")]
+)
 def test_order_that_does_not_exist_is_refused(request, door, make, order, way_out):
     with pytest.raises(InvalidInput, match=f"a sample has no order='{order}'; {way_out}"):
         door(request.getfixturevalue(make)()).sample_g(4, order=order)
@@ -485,7 +487,7 @@ def test_batch_is_charged_its_rows(sums):
     oracle.grad_g_y(x, y, oracle.sample_g(5))
     oracle.grad_f(x, y, oracle.sample_f(sizes(1, 2, 3, 4)))
     assert cost(oracle) == [6, 7, 8, 9]
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 def test_the_same_sample_is_the_same_rows_in_every_query(sums):
@@ -535,7 +537,7 @@ def test_one_batch_is_shared_by_all_points_of_a_finite_sum(least_squares, door, 
     out = oracle.grad_g_y(x, y, xi)
     for p in range(6):
         torch.testing.assert_close(out[p], oracle.grad_g_y(x[p], y[p], xi))
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 @pytest.mark.parametrize("order", ["replacement", "epoch", "block"])

@@ -253,7 +253,7 @@ def test_every_problem_has_to_agree():
     ("trials", "missing", "said"),
     [
         pytest.param(losses(a=[1, 1, 1], b=[1]), (0, 2), "2 of 3 trials of a are missing; the same command", id="missing"),
-        pytest.param(losses(a=[1], b=[]), (), "no trial of 'b' was asked for; there is a, c", id="no method"),
+        pytest.param(losses(a=[1], b=[]), (), "no trial of 'b' was asked for; choose from a, c", id="no method"),
         pytest.param([*losses(a=[1], b=[1]), ("c", {"status": "error", "message": "it\nbroke"})], (),
                      "1 of 2 trials of c failed (error: it broke)", id="error"),
         pytest.param([("a", {"los": [1]}), ("b", {"los": [1]}), ("c", {"los": [1]})], (),
@@ -463,9 +463,9 @@ def test_an_experiment_survives_its_file_and_is_replaced(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is no experiment (the file: Invalid JSON"),
-        ("{}", "is no experiment (figure: Field required"),
-        ('{"surprise": 1}', "is no experiment (the file: Value error, there is no field 'surprise'"),
+        ("{", "is not an experiment (the file: Invalid JSON"),
+        ("{}", "is not an experiment (figure: Field required"),
+        ('{"surprise": 1}', "is not an experiment (the file: Value error, there is no field 'surprise'"),
     ],
 )
 def test_a_file_that_is_no_experiment_is_a_sentence(nasty, text, said):
@@ -529,7 +529,7 @@ def test_a_collection_runs_and_records_every_figure(run, collection, tmp_path):
     assert "2 trials; 2 to run" in said  # both figures are of the same trials
     for name in ("one", "two"):
         assert f"Figure {name} it falls: Reproduced: grad_phi falls 1.01-fold in 1 of 1 trials" in said
-    assert "F2BA beats SOBA: Cannot be told: no trial of 'soba' was asked for; there is F2BA, aid" in said
+    assert "F2BA beats SOBA: Cannot be told: no trial of 'soba' was asked for; choose from F2BA, aid" in said
     report = read_report(tmp_path / "out")
     assert [[v.word for v in one.verdicts] for one in report.experiments] == [["reproduced", "cannot be told"]] * 2
     assert "Figure two" in (tmp_path / "out" / "index.html").read_text()

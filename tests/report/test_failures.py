@@ -119,7 +119,7 @@ def test_the_terminal_names_five_methods_and_counts_the_rest():
     out = console.file.getvalue()
     assert [line.split()[4] for line in out.splitlines()[2:7]] == ["m0", "m1", "m2", "m3", "m4"]
     assert "1 to 7" in out
-    assert out.splitlines()[-1] == "and 2 methods more, on the page"
+    assert out.splitlines()[-1] == "2 more methods on the page"
     progress.print_ranking(console, made.results({}))
     assert console.file.getvalue() == out  # one method has nobody to be compared with
 

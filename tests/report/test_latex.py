@@ -17,7 +17,7 @@ from bilevelbench.report.analysis import rates
 from bilevelbench.report.contents import Report
 from bilevelbench.report.formats import csv as csv_format
 from bilevelbench.report.formats import latex as latex_format
-from bilevelbench.report.text import bound, number, printable
+from bilevelbench.report.text import interval_end, number, printable
 
 NASTY = [
     r"_ & % $ # { } ~ ^ \ all",
@@ -106,7 +106,7 @@ def test_tables_hold_the_numbers_of_the_csv():
             assert cells["method"] == exact["method"]
             for name, column in (("|grad phi|", "best_grad_phi"), ("cost to 0.1", "cost_to_0.1")):
                 low, high = exact[f"low_{column}"], exact[f"high_{column}"]
-                assert cells[name] == f"{number(exact[column])} [{bound(low)}, {bound(high)}]"
+                assert cells[name] == f"{number(exact[column])} [{interval_end(low)}, {interval_end(high)}]"
             assert cells["cost to 0.001"] == "never"
             assert exact["cost_to_0.001"] == np.inf
             assert cells["HVP + JVP"] == number(exact["second_order"])

@@ -113,8 +113,8 @@ def test_rates_alone_are_enough(folder, tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "is no file of measured rates"),
-        ("[]", "is no file of measured rates"),
+        ("{", "is not a file of measured rates"),
+        ("[]", "is not a file of measured rates"),
         ('{"title": "t", "rows": [{"table": 1}]}', "has a row without 'method'"),
     ],
 )

@@ -188,9 +188,7 @@ def test_two_different_figures_of_one_name_are_refused(alice, bob, into):
     add(bob, "b")
     figure(alice, "{}")
     figure(bob, "[]")
-    with pytest.raises(
-        StoreError, match=r"alice' and '.*bob' have another experiments/figure1.json each; nothing was merged"
-    ):
+    with pytest.raises(StoreError, match=r"alice' and '.*bob' differ in experiments/figure1.json; nothing was merged"):
         merge([alice.folder, bob.folder], into)
     assert not into.exists()
 

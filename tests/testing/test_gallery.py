@@ -65,7 +65,7 @@ PROBLEMS = {
     "wrong_mu_at": ("strong_convexity", "no eigenvalue of g_yy below mu_at(x) = "),
     "wrong_lipschitz": (
         "lipschitz_gradients",
-        "L_f = 0.25 to bound the change of its gradient; saw a change of 1 a unit",
+        "L_f = 0.25 to bound the change of its gradient; saw a change of 1 per unit",
     ),
     "wrong_slope": ("slope_of_f", "|f_y| <= C_f = 2; saw"),
     "wrong_constant_name": ("constants", "known names of constants; saw 'mu_g'; correct it; did you mean 'mu'?"),
@@ -135,7 +135,7 @@ def test_runner_catches(name, status, words):
 def test_a_file_that_cannot_be_imported_is_a_failed_check():
     (outcome,) = check_plugin(str(GALLERY / "import_error.py"))
     assert (outcome.check, outcome.status) == ("loads", "failed")
-    assert "ModuleNotFoundError: No module named 'no_such_module_anywhere'; mend the file" in outcome.message
+    assert "ModuleNotFoundError: No module named 'no_such_module_anywhere'; fix the file" in outcome.message
 
 
 def test_a_class_without_a_step_is_a_failed_check():

@@ -172,13 +172,13 @@ def test_an_unknown_name_has_a_suggestion():
 def test_text():
     outcomes = [
         Outcome("m", "method", "name", "passed"),
-        Outcome("m", "method", "runs", "failed", "expected this; saw that; mend it"),
+        Outcome("m", "method", "runs", "failed", "expected this; saw that; fix it"),
         Outcome("m", "method", "calls", "skipped", "None"),
     ]
     assert as_text(outcomes).splitlines() == [
         "m (method)",
         "  ok     name",
-        "  FAIL   runs: expected this; saw that; mend it",
+        "  FAIL   runs: expected this; saw that; fix it",
         "  skip   calls: None",
     ]
     assert counted(outcomes) == "1 passed, 1 failed, 1 skipped"

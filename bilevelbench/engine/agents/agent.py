@@ -2,7 +2,7 @@
 
     python -m bilevelbench.engine.agents.agent PORT RANK SIZE
 
-A leader starts it so (`leader.py`), or torchrun does in its own way. It evaluates nothing and writes nothing.
+A leader starts it like this (`leader.py`), or torchrun starts it in its own way. It evaluates nothing and writes nothing.
 Between trials it waits at the leader's store; a trial ends when the leader says so there and closes the connection.
 """
 
@@ -56,7 +56,7 @@ def serve(store: Any, rank: int, size: int, loopback: bool) -> None:
                 share.run(network, functools.partial(store.check, [over]))
             store.wait([over], FOREVER)  # others may still be in the last round
         except ConnectionLost:
-            pass  # the trial is over, or the leader finds out who is to blame
+            pass  # the trial is over, or the leader finds out which agent failed
         except Exception as error:
             store.set(FAILED.format(number, rank), explain(error, None))
         finally:
@@ -72,7 +72,7 @@ class _Share:
         with default_dtype(getattr(torch, trial.dtype)):
             self.instance = problem.build()
             if self.instance.agents is None:
-                raise InvalidInput(f"{problem.name} is no mean over agents")
+                raise InvalidInput(f"{problem.name} is not shared between agents")
             self.local = self.instance.agents.local(rank)
         self.instance.constants.problem = problem.name
         entry = registry().algorithm(trial.algorithm.key)
@@ -88,15 +88,17 @@ class _Share:
             for number in itertools.count(1):
                 before = network.rounds
                 state = pack.step(number, state)
-                pack.check_books()
-                if network.rounds == before and over():  # who sends nothing does not hear of a closed connection
+                pack.check_counts()
+                if (
+                    network.rounds == before and over()
+                ):  # an agent that sends nothing does not notice a closed connection
                     return
         except BudgetExhausted:
             return
 
 
 def serve_torchrun() -> None:
-    """One of torchrun's processes but its first, which leads."""
+    """Any of torchrun's processes except the first, which leads."""
     serve(*torchrun_store(), loopback=False)
 
 

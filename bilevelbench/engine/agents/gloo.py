@@ -16,7 +16,7 @@ _dist: Any = torch.distributed  # its annotations leave out half of its public n
 TRIAL, READY, FAILED, OVER = "trial/{}", "ready/{}/{}", "failed/{}/{}", "over/{}"
 NO_MORE = b"no more"
 
-#: A process that waits for its leader waits as long as that lives; the leader's end is seen in other ways.
+#: A process waits for its leader as long as that lives; the leader's end is seen in other ways.
 FOREVER = timedelta(days=30)
 LOOPBACK = "127.0.0.1"
 
@@ -48,7 +48,7 @@ class Gloo:
         return tuple(part.view(t.shape) for part, t in zip(parts, tensors, strict=True))
 
     def end(self) -> None:
-        """Close the connections: whoever waits for a message of ours hears of it."""
+        """Close the connections: whoever waits for a message from us notices."""
         self._group = None
 
 
@@ -74,6 +74,6 @@ def agents_store(port: int) -> Any:
 
 
 def torchrun_store() -> tuple[Any, int, int]:
-    """The store of torchrun's processes, our number among them, and how many they are."""
+    """The store of torchrun's processes, our number among them, and how many there are."""
     store, rank, size = next(_dist.rendezvous("env://", timeout=FOREVER))
     return store, rank, size

@@ -42,8 +42,8 @@ from bilevelbench.plan.trial import Trial
 from bilevelbench.processes import cause_of_death
 
 _START = 300.0  # seconds: importing torch and the plugins and building the problem, on a busy machine
-_INQUEST = 2.0  # seconds in which the cause of a lost connection shows itself
-_FAREWELL = 5.0  # seconds that an agent has to end by itself
+_DIAGNOSIS = 2.0  # seconds within which the cause of a lost connection becomes known
+_SHUTDOWN = 5.0  # seconds that an agent has to end by itself
 
 _team: Team | None = None
 
@@ -53,14 +53,14 @@ def join(method: Algorithm, instance: Instance, trial: Trial) -> Part | None:
     if not isinstance(method, Distributed):
         return None
     if instance.agents is None:
-        raise InvalidInput(f"{method.name} is run by agents, and {trial.problem.name} is no mean over agents")
+        raise InvalidInput(f"{method.name} is run by agents, and {trial.problem.name} is not shared between agents")
     count, local = instance.agents.count, instance.agents.local(0)
     if isinstance(instance.noise, FiniteSum):
         ours, whole = local.noise, instance.noise
         if (ours.n_f * count, ours.n_g * count) != (whole.n_f, whole.n_g):
             raise InvalidInput(
                 f"{trial.problem.name}: agent 0 of {count} holds {ours.n_f} of {whole.n_f} rows of f and {ours.n_g} of "
-                f"{whole.n_g} of g; deal them out evenly"
+                f"{whole.n_g} of g; distribute them evenly"
             )
     if count == 1:
         return Part(0, local, Alone())
@@ -170,7 +170,7 @@ class Team:
             process.stdin.close()
         for process in self._processes:
             try:
-                process.wait(_FAREWELL)
+                process.wait(_SHUTDOWN)
             except subprocess.TimeoutExpired:  # stopped, or in a call that does not end
                 process.kill()
                 process.wait()
@@ -188,7 +188,7 @@ class Team:
             time.sleep(0.002)
 
     def _failure(self) -> str | None:
-        """Who is to blame, if that is known by now."""
+        """Which agent failed, if that is known by now."""
         for rank, process in enumerate(self._processes, 1):
             if process.poll() is not None:
                 return f"the process of agent {rank} of {self.size} {cause_of_death(process.returncode)}"
@@ -199,7 +199,7 @@ class Team:
         return None
 
     def _cause(self, lost: ConnectionLost) -> str:
-        deadline = time.monotonic() + (_INQUEST if self.is_ours else 0)  # torchrun is about to end us as well
+        deadline = time.monotonic() + (_DIAGNOSIS if self.is_ours else 0)  # torchrun is about to end us as well
         while True:
             if failure := self._failure():
                 return failure

@@ -8,7 +8,7 @@ from bilevelbench.report.analysis.summary import titled
 from bilevelbench.report.text import printable
 from bilevelbench.results import reached
 
-#: So many seeds or names are written out.
+#: At most this many seeds or names are written out.
 _NAMED = 8
 
 

@@ -28,7 +28,7 @@ LOW, HIGH = 0.025, 0.975
 
 
 def costs(results: Results, accuracies: Sequence[float]) -> pd.DataFrame:
-    """One row a trial and accuracy: what it had spent at the first evaluation with |grad phi| + error <= target.
+    """One row per trial and accuracy: what it had spent at the first evaluation with |grad phi| + error <= target.
 
     `first_order` and `second_order` add up to `cost`, which counts samples: where only the calls of both kinds are known
     the samples are split in their ratio, which is exact on a noiseless problem and for equal batches.
@@ -88,7 +88,7 @@ def medians(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
 def board(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
     """Methods by mean rank over (problem, target).
 
-    `relative` is the median over (problem, target) of the cost over the best one's, where anybody got there; `reached`
+    `relative` is the median over (problem, target) of the cost over the best one's, where any method got there; `reached`
     the share of trials and targets. Of those that share a rank, the one with fewer failures stands first.
     """
     if costs.empty:
@@ -245,7 +245,7 @@ def ranking(results: Results, accuracies: Sequence[float], weight: float = 1.0) 
 
 
 def sensitivity(results: Results) -> pd.DataFrame:
-    """Median best |grad phi| of each configuration, by each numeric parameter that varies for its algorithm and problem.
+    """Median best |grad phi| of each configuration, by each numeric parameter that varies for its method and problem.
 
     A failed trial's score is infinite.
     """
@@ -274,5 +274,5 @@ def _numbers(algorithm_params: str) -> dict[str, float]:
     try:
         given = json.loads(algorithm_params or "{}")
         return {k: float(v) for k, v in given.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    except (ValueError, AttributeError):  # a stranger's table
+    except (ValueError, AttributeError):  # a table from elsewhere
         return {}

@@ -53,7 +53,7 @@ def read_rates(path: Path) -> RateTable:
         said = json.loads(path.read_text(encoding="utf-8"))
         title, rows = printable(said["title"]), [dict(row) for row in said["rows"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{path} is no file of measured rates ({error!r}); {again}") from None
+        raise StoreError(f"{path} is not a file of measured rates ({error!r}); {again}") from None
     missing = [name for row in rows for name in _REQUIRED if name not in row]
     if missing:
         raise StoreError(f"{path} has a row without {missing[0]!r}; {again}")
@@ -149,7 +149,7 @@ def at_reference(row: RateRecord, eps: float | None, count: str = "cost") -> flo
 
 
 def frame(rows: Sequence[RateRecord]) -> pd.DataFrame:
-    """One row a claim with its numbers in full, for CSV."""
+    """One row per claim, with its numbers in full, for CSV."""
     plain = ("table", "setting", "oracle", "method", "label", "over", "claimed", "tilde", "extra", "target")
     found = ("measured", "low", "high", "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min", "seeds")
     out = []

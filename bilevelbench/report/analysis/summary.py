@@ -1,4 +1,4 @@
-"""Summaries of results: one row a method and problem, failures counted and never dropped."""
+"""Summaries of results: one row per method and problem, failures counted and never dropped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from bilevelbench.errors import StoreError
 from bilevelbench.plan.trial import beside_the_data, bracketed
-from bilevelbench.report.text import bound, number, printable
+from bilevelbench.report.text import interval_end, number, printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import CURVE, RUNS, Results
 from bilevelbench.results.status import Status
@@ -30,7 +30,7 @@ _FINAL = "final_"
 
 
 def require(results: Results) -> None:
-    """Every column of the schema is there; a stranger's table may lack some."""
+    """Every column of the schema is there; a table from elsewhere may lack some."""
     for name, frame, columns in (("runs", results.runs, RUNS), ("curve", results.curve, CURVE)):
         missing = [column for column in columns if column not in frame]
         if missing:
@@ -91,7 +91,7 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
 
 
 def chosen_by(results: Results) -> str:
-    """The metric by which `bilevelbench tune` chose the parameters of all these trials; empty if there is no such one."""
+    """The metric by which `bilevelbench tune` chose the parameters of all these trials; empty if there is none."""
     tuned = {str(t["id"]): str(t.get("tuned") or "") for record in results.records for t in record.get("trials", [])}
     metrics = {tuned.get(trial_id, "") for trial_id in results.runs["trial_id"]}
     by = metrics.pop() if len(metrics) == 1 else ""
@@ -110,7 +110,7 @@ def variant(problem_params: str) -> str:
     """`[dim_x=5]` for what was set beside the data, as `Spec.variant` says it."""
     try:
         return bracketed(beside_the_data(json.loads(problem_params or "{}")))
-    except (ValueError, AttributeError):  # a stranger's table
+    except (ValueError, AttributeError):  # a table from elsewhere
         return f"[{problem_params}]"
 
 
@@ -120,7 +120,7 @@ def data_seeds(runs: pd.DataFrame) -> list[str]:
     def of(problem_params: str) -> str:
         try:
             return str(json.loads(problem_params or "{}").get("data_seed", ""))
-        except (ValueError, AttributeError):  # a stranger's table
+        except (ValueError, AttributeError):  # a table from elsewhere
             return ""
 
     return [of(params) for params in runs["problem_params"]]
@@ -150,7 +150,9 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
     def cells(name: str) -> list[str]:
         quartiles = zip(table["trials"], table[name], table[f"low_{name}"], table[f"high_{name}"], strict=True)
         return [
-            f"{number(middle)} [{bound(low)}, {bound(high)}]" if spread and n > 1 and low < high else number(middle)
+            f"{number(middle)} [{interval_end(low)}, {interval_end(high)}]"
+            if spread and n > 1 and low < high
+            else number(middle)
             for n, middle, low, high in quartiles
         ]
 
@@ -187,7 +189,7 @@ def cost_text(row: Mapping[Any, Any] | pd.Series[Any], eps: str, text: str = "")
 
 
 def reading(table: pd.DataFrame) -> str:
-    """How the numbers of a summary come about; nothing that is not there to be seen."""
+    """How the numbers of a summary come about; only what the table shows."""
     many = (table["trials"] > 1).any()
     people = readable(table, spread=True)
     numbers = people.filter(regex=r"^(\|grad phi\||cost to )")

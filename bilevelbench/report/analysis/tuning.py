@@ -61,7 +61,7 @@ def tuned_trials(results: Results) -> set[str]:
 
 
 def table(tuning: Tuning) -> pd.DataFrame:
-    """One row a method and problem, numbers in full; on each problem ranked by the metric that chose."""
+    """One row per method and problem, numbers in full; on each problem ranked by the metric that chose."""
     columns = (
         "problem",
         "method",

@@ -31,7 +31,7 @@ REPRODUCED, NOT_REPRODUCED, UNTOLD = "reproduced", "not reproduced", "cannot be 
 
 
 class _Untold(Exception):
-    """Why nobody can tell."""
+    """Why a claim cannot be judged."""
 
 
 def _counted(trials: _Trials, column: str, how: str, fell: int, count: int, ended: int, told: str) -> str:
@@ -119,7 +119,7 @@ class _Trials:
         return tuple(dict.fromkeys(self.table["method"]))
 
     def of(self, name: str) -> pd.DataFrame:
-        """Trials of a method as labelled, or else of an algorithm; it takes all of them to tell anything."""
+        """Trials of a method as labelled, or else by its name; it takes all of them to tell anything."""
         mine = self.table[self.table["method"] == name]
         mine = self.table[self.table["algorithm"] == name] if mine.empty else mine
         if mine.empty:
@@ -302,7 +302,7 @@ def find_outcomes(folder: Path, results: Results) -> tuple[list[ExperimentOutcom
         except (OSError, ValidationError) as error:
             said = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
             where = ".".join(map(str, said["loc"])) or "the file"
-            warnings.append(f"{path} is no experiment ({where}: {said['msg']}); run its suite again")
+            warnings.append(f"{path} is not an experiment ({where}: {said['msg']}); run its suite again")
             continue
         outcomes.append(outcome(experiment, results, folder))
     return outcomes, warnings
@@ -315,7 +315,7 @@ def outcome(experiment: Experiment, results: Results, folder: Path) -> Experimen
 
 
 def frame(outcomes: Sequence[ExperimentOutcome]) -> pd.DataFrame:
-    """One row a claim."""
+    """One row per claim."""
     rows = [
         {"figure": printable(o.figure.title), "claim": v.claim, "verdict": v.word, "by": v.reason}
         for o in outcomes

@@ -28,7 +28,7 @@ AXES = {
 
 
 def families(results: Results) -> dict[str, str]:
-    """The family of each method as labelled, from what the records of the packs say about its algorithm."""
+    """The family of each method as labelled, from what the records of the packs say about it."""
     known: dict[str, str] = {}
     for record in results.records:
         said = record.get("families")
@@ -87,7 +87,7 @@ def ecdf_figure(costs: pd.DataFrame, weight: float = 1.0, known: Mapping[str, st
 
 
 def sensitivity_figure(results: Results, title: str, algorithm: str) -> Figure | None:
-    """Score of every configuration of one algorithm against each parameter that varies; the line joins the best ones.
+    """Score of every configuration of one method against each parameter that varies; the line joins the best ones.
 
     A configuration whose median trial failed is a cross at the top. None if nothing varies or nothing has a score.
     """

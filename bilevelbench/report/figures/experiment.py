@@ -25,7 +25,7 @@ CAPTION = (
     "Lines are medians over trials, bands go from the lowest to the highest; a trial that failed ends where it failed."
 )
 
-#: In an inch of a title, at least.
+#: Letters that fit into an inch of a title, at least.
 _LETTERS = 13
 _IN_A_ROW = 3
 

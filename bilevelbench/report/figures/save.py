@@ -36,7 +36,7 @@ def save_figures(report: Report, folder: Path) -> list[Path]:
         add("ecdf", curves.ecdf_figure(table, report.weight, known))
     if report.tuning is not None:
         for n, problem in enumerate(report.tuning.problems, 1):
-            add(f"sensitivity-{n}", tuning.sensitivity_figure(report.tuning, problem))
+            add(f"sensitivity-{n}", tuning.tuning_figure(report.tuning, problem))
     for outcome in report.experiments:
         add(f"experiment-{outcome.figure.name}", experiment_figure(outcome))
     for n, one in enumerate(report.rates, 1):

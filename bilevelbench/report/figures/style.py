@@ -23,7 +23,7 @@ from bilevelbench.model.family import Family, family_of
 #: Becomes `currentColor`: axes and words take the colour of the page, light or dark.
 INK = "#010203"
 
-#: One colour a family, from seaborn's "colorblind" palette.
+#: One colour per family, from seaborn's "colorblind" palette.
 COLOURS: dict[Family, str] = {
     "penalty": "#0173b2", "implicit": "#de8f05", "unrolled": "#029e73", "zeroth-order": "#949494", "other": "#cc78bc",
 }  # fmt: skip
@@ -60,11 +60,11 @@ def looks(methods: Sequence[str], families: Mapping[str, str] | None = None) -> 
 def svg(figure: Figure, prefix: str = "") -> str:
     """For a page: in its colours, with ids of its own, without the XML head."""
 
-    def mend(tag: re.Match[str]) -> str:  # only inside of tags: a method's name stays as it is
+    def adapt(tag: re.Match[str]) -> str:  # only inside of tags: a method's name stays as it is
         return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", tag[0].replace(INK, "currentColor"))
 
     text = _svg(figure, transparent=True)
-    return re.sub(r"<[^<>]+>", mend, text[text.index("<svg") :])
+    return re.sub(r"<[^<>]+>", adapt, text[text.index("<svg") :])
 
 
 def svg_file(figure: Figure) -> str:

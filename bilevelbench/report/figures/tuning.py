@@ -18,8 +18,8 @@ from bilevelbench.report.figures import style as style_figures
 from bilevelbench.report.text import printable
 
 
-def sensitivity_figure(tuning: Tuning, problem: str) -> Figure | None:
-    """The best score over all other parameters against each one, a line a method; crosses are settings that failed.
+def tuning_figure(tuning: Tuning, problem: str) -> Figure | None:
+    """The best score over all other parameters against each one, one line per method; crosses are settings that failed.
 
     A setting that was run with several budgets counts with the score of the last one. None if everything failed.
     """
@@ -74,7 +74,7 @@ def _panel(axes: Axes, points: pd.DataFrame, style: Mapping[str, style_figures.L
 
 
 def _points(tuning: Tuning, problem: str) -> pd.DataFrame:
-    """One row a setting and parameter."""
+    """One row per setting and parameter."""
     rows = []
     for row in tuning.rows:
         if row["problem"] != problem:

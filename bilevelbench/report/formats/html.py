@@ -32,13 +32,13 @@ from bilevelbench.report.figures.curves import convergence, families, profile_fi
 from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
 from bilevelbench.report.figures.rates import claim_figure, rate_figure
 from bilevelbench.report.figures.style import svg
-from bilevelbench.report.figures.tuning import sensitivity_figure
+from bilevelbench.report.figures.tuning import tuning_figure
 from bilevelbench.report.text import WORDS, printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 
-#: So many rows of failures are on the page; the rest is counted.
+#: At most this many rows of failures are on the page; the rest is counted.
 _FAILURES = 200
 
 
@@ -108,7 +108,7 @@ def _experiment(one: ExperimentOutcome, n: int) -> dict[str, Any]:
 
 def _tuning(tuning: Tuning) -> dict[str, Any]:
     people = readable_tuning(tuning)
-    drawn = [(problem, sensitivity_figure(tuning, problem)) for problem in tuning.problems]
+    drawn = [(problem, tuning_figure(tuning, problem)) for problem in tuning.problems]
     return {
         "columns": list(people.columns),
         "rows": people.to_numpy().tolist(),

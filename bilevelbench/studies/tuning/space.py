@@ -79,7 +79,7 @@ def method_of(entry: AlgorithmEntry, registry: Registry, grid: Grid) -> Method:
     dimensions = written or _by_role(cls.tuned, fixed, grid)
     if not dimensions:
         raise InvalidInput(
-            f"nobody says what to tune of {entry.name}: write lists, {cls.name}[parameter=0.1,1,10], or name the roles "
+            f"{entry.name} has no tunable parameters here: write lists, {cls.name}[parameter=0.1,1,10], or name the roles "
             'of its parameters in its class, tuned = {"parameter": "upper_step"}'
         )
     return Method(entry.label or str(Spec(name=cls.name, params=fixed)), entry.name, cls.family, fixed, dimensions)

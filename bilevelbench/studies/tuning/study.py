@@ -182,7 +182,7 @@ def _ends(results: Results, by: str) -> pd.DataFrame:
 
 
 def _check(job: Job, rows: Sequence[Sequence[Trial]], results: Results, by: str) -> None:
-    """A mistake that only shows in the results; they are kept, so the mended command does not run them again."""
+    """A mistake that only shows in the results; they are kept, so the corrected command does not run them again."""
     curve = results.only(trial.id for row in rows for trial in row).curve
     seen = [
         c for c in curve.columns if (c in ("phi", "grad_phi", "g_y") or c not in CURVE) and np.isfinite(curve[c]).any()

@@ -1,4 +1,4 @@
-"""What a method has to keep to, one property a function: its form, that it runs, and that it gets somewhere."""
+"""What a method has to keep to, one property per function: its form, that it runs, and that it gets somewhere."""
 
 from __future__ import annotations
 
@@ -122,9 +122,9 @@ def _preset(cls: type[Algorithm], preset: str) -> tuple[Algorithm, Problem]:
             refusals.append(str(error))
         except Exception as error:
             raise Failure(
-                f"{preset}(constants, 0.1) to give a {cls.__name__}", told(error, cls.model_construct()), "mend it"
+                f"{preset}(constants, 0.1) to give a {cls.__name__}", told(error, cls.model_construct()), "fix it"
             ) from error
-    raise Failure(f"{preset} to know parameters for a problem whose constants are all known", refusals[0], "mend it")
+    raise Failure(f"{preset} to know parameters for a problem whose constants are all known", refusals[0], "fix it")
 
 
 def _overrides(cls: type[Algorithm], name: str) -> bool:

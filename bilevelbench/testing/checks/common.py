@@ -32,7 +32,7 @@ def title_of(plugin: Plugin) -> str:
 
 
 def usual_parameters(cls: type[Plugin]) -> dict[str, Any]:
-    """Those with which a class is checked if nobody gives any."""
+    """The parameters with which a class is checked if none are given."""
     return dict(cls.checked_with) if issubclass(cls, Problem) else {}
 
 

@@ -31,7 +31,7 @@ def _holds(problem: Problem, *names: str) -> dict[str, float]:
 
 
 def _far_and_near(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
-    """Points at three scales; those where f or g is not finite are somebody else's affair."""
+    """Points at three scales; those where f or g is not finite are left to other checks."""
     instance = instance_of(problem)
     for seed, scale in enumerate((0.1, 1.0, 5.0)):
         x, y = points_of(problem, scale, seed)
@@ -141,7 +141,7 @@ def check_lipschitz_gradients(problem: Problem) -> None:
             if not rate <= holds[name] * (1 + 1e-5) + 1e-9:
                 raise Failure(
                     f"{name} = {holds[name]:.6g} to bound the change of its gradient",
-                    f"a change of {rate:.6g} a unit",
+                    f"a change of {rate:.6g} per unit",
                     f"raise {name}, or mark it `estimated(...)`",
                 )
 
@@ -203,7 +203,7 @@ def check_lipschitz_hessians(problem: Problem) -> None:
                 rho = name.replace("L", "rho")
                 raise Failure(
                     f"{rho} = {holds[name]:.6g} to bound the change of its Hessian",
-                    f"a second difference of {rate:.6g} a unit",
+                    f"a second difference of {rate:.6g} per unit",
                     f"raise {rho}, or mark it `estimated(...)`",
                 )
 

@@ -1,4 +1,4 @@
-"""What a problem has to keep to, one property a function. Everything is measured in float64, at points around the start."""
+"""What a problem has to keep to, one property per function. Everything is measured in float64, at points around the start."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def check_lanes(problem: Problem) -> None:
         with torch.no_grad():
             shape = tuple(metric(x, y).shape)
         if shape != (L, 1):
-            raise Failure(f"metric {name!r} of shape ({L}, 1)", f"{shape}", "one number a lane, the last axis kept")
+            raise Failure(f"metric {name!r} of shape ({L}, 1)", f"{shape}", "one number per lane, the last axis kept")
 
 
 def check_points(problem: Problem) -> None:

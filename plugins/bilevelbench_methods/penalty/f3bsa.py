@@ -7,7 +7,7 @@
     x <- x - eta_x mean(G);   y, z <- those of G_0 of one of the M estimates
 
 Both start at the y and z of the step before. Chen, Ma, Zhang, "Near-Optimal Nonconvex-Strongly-Convex Bilevel
-Optimization with Fully First-Order Oracles", JMLR 2025, appendix, Algorithms 5 to 9, with slips mended: J starts at
+Optimization with Fully First-Order Oracles", JMLR 2025, appendix, Algorithms 5 to 9, with slips corrected: J starts at
 one, z is not set to y, lengths are rounded up, alpha and beta are those of the scaled functions. The answer is a
 uniformly random x_t.
 

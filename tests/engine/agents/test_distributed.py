@@ -162,7 +162,7 @@ def test_agents_end_with_a_leader_that_is_killed(tmp_path):
     [
         (
             "quadratic",
-            "dist_f2ba is run by agents, and quadratic is no mean over agents; choose one that is: "
+            "dist_f2ba is run by agents, and quadratic is not shared between agents; choose one that is: "
             "logreg_breast_cancer_agents, quadratic_agents",
         ),
         (

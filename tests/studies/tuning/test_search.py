@@ -188,7 +188,7 @@ def test_a_method_that_says_nothing_is_told_how():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"by": "test_loss"}, "what is reported may not choose"),
+        ({"by": "test_loss"}, "which may not choose parameters"),
         ({"tirals": 3}, r"no field 'tirals' \(tirals = 3\); did you mean 'trials'"),
         ({"grid": {"lower_steps": [1.0]}}, "did you mean 'lower_step'"),
         ({"search": "halving"}, "say how much with `cost`"),

@@ -30,7 +30,7 @@ from bilevelbench.report.analysis.summary import summary
 from bilevelbench.report.analysis.tuning import Tuning, read_tuning, readable, remarks, table
 from bilevelbench.report.contents import read_report
 from bilevelbench.report.figures.save import save_figures
-from bilevelbench.report.figures.tuning import sensitivity_figure
+from bilevelbench.report.figures.tuning import tuning_figure
 from bilevelbench.report.formats import csv, latex, md
 from bilevelbench.report.write import write_report
 from bilevelbench.results.schema import Results
@@ -165,7 +165,7 @@ def test_if_everything_fails_the_method_keeps_its_row(tmp_path):
 def test_a_test_metric_may_not_choose(by, tmp_path):
     code, _, err = cli("tune", "-a", "f2ba", *SMALL, "--by", by, "-o", tmp_path)
     assert code == 2
-    assert "what is reported may not choose" in err
+    assert "which may not choose parameters" in err
 
 
 def test_an_unknown_metric_is_named_and_nothing_is_lost(tmp_path):
@@ -354,7 +354,7 @@ def test_the_figure_shows_the_best_over_the_others_and_what_failed():
         {"choice": {"upper_step": 1.0, "penalty": 100.0}, "budget": {}, "score": 2.0},  # again, with more calls
     ]
     rows = [{"method": "m", "family": "penalty", "problem": "p", "tried": tried}]
-    figure = sensitivity_figure(Tuning("", "", {"by": "phi"}, rows), "p")
+    figure = tuning_figure(Tuning("", "", {"by": "phi"}, rows), "p")
     upper, penalty = figure.axes
     line, lost = upper.lines
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([0.1, 1.0], [3.0, 2.0])
@@ -365,7 +365,7 @@ def test_the_figure_shows_the_best_over_the_others_and_what_failed():
 def test_nothing_but_failures_makes_no_figure():
     tried = [{"choice": {"upper_step": 0.1}, "budget": {}, "score": None}]
     rows = [{"method": "m", "family": "", "problem": "p", "tried": tried}]
-    assert sensitivity_figure(Tuning("", "", {"by": "phi"}, rows), "p") is None
+    assert tuning_figure(Tuning("", "", {"by": "phi"}, rows), "p") is None
 
 
 def test_json_is_the_record(tmp_path):
