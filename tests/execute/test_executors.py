@@ -227,6 +227,7 @@ def test_tune_gives_the_same_on_dask(scheduler, tmp_path):
     assert_same(load_results(tmp_path / "dask"), load_results(tmp_path / "local"))
 
 
+@pytest.mark.long  # `tune` always goes to that cluster
 def test_rates_gives_the_same_on_dask(scheduler, tmp_path, monkeypatch):
     (tmp_path / "small.toml").write_text(RATES)
     monkeypatch.setitem(registry().suites, "rates_table1", Entry(tmp_path / "small.toml", "tests", "1"))

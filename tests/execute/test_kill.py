@@ -127,7 +127,7 @@ def test_killed_in_the_middle(tmp_path, undisturbed):
     kill_and_resume(tmp_path, undisturbed, [(1, rng.uniform(0, 0.5)), (4, rng.uniform(0, 0.5))], jobs=1)
 
 
-@pytest.mark.long  # test_faults.py kills eight times always
+@pytest.mark.long  # test_faults.py kills three times always
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_killed_again_and_again_at_random_times(tmp_path, undisturbed, jobs):
     rng = random.Random()
