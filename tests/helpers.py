@@ -25,11 +25,13 @@ from bilevelbench.discovery.registry import Registry, registry
 from bilevelbench.engine.loop import run_pack
 from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.agents import Part
+from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.packs import plan
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import MEASURED, Results, curve_frame, runs_frame
+from bilevelbench.testing import run_checks
 
 
 def plugins(*classes: type[Algorithm] | type[Problem]) -> Registry:
@@ -133,6 +135,14 @@ def cli(*arguments: object) -> tuple[int, str, str]:
     finally:
         sys.argv = argv
     return code, out.getvalue(), err.getvalue()
+
+
+def assert_conforms(plugin: Algorithm | Problem | type[Algorithm] | type[Problem]) -> None:
+    """It passes the kit, whatever torch's default is; what it is known to fail, or is spared, comes with the reason."""
+    with default_dtype(torch.float32):
+        found = list(run_checks(plugin))
+    assert not [f"{o.check}: {o.message}" for o in found if o.status == "failed"]
+    assert all(o.message for o in found if o.status in ("known", "skipped"))
 
 
 class Bowl(Problem):
