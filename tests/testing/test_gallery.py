@@ -80,6 +80,14 @@ PROBLEMS = {
     ),
     "MixedLanes": ("lanes", "value_g of a lane to be the same in any company; saw another answer for lane 0 of 4"),
     "WrongHypergradient": ("hypergradient", "grad phi to be the slope of phi, by central differences; saw"),
+    "WrongCurvature": ("hessian_of_phi", "Reference.hess_phi to be the derivative of grad_phi by central differences"),
+    "WrongPoints": ("points", "hvp_g_yy at three stacked points of x to be (3, 4, 3), point by point; saw (4, 3)"),
+    "WrongStack": (
+        "stacked_data",
+        "Reference.phi of data set 0 in a stack to be what `build` gives for it; saw another",
+    ),
+    "SteepFarAway": ("bounds", "L_f = 1 to hold everywhere; saw"),
+    "BiasedRows": ("noise", "the mean of value_g over all blocks of rows to be that of the whole sum; saw a relative"),
     "WrongSolution": ("lower_solution", "g_y(x, y*(x)) = 0; saw |g_y| ="),
 }
 
