@@ -80,7 +80,10 @@ PROBLEMS = {
     ),
     "MixedLanes": ("lanes", "value_g of a lane to be the same in any company; saw another answer for lane 0 of 4"),
     "WrongHypergradient": ("hypergradient", "grad phi to be the slope of phi, by central differences; saw"),
-    "WrongCurvature": ("hessian_of_phi", "Reference.hess_phi to be the derivative of grad_phi by central differences"),
+    "WrongCurvature": (
+        "hessian_of_phi",
+        "Reference.hess_phi to be the derivative of grad_phi, by differences in each coordinate; saw 4",
+    ),
     "WrongPoints": ("points", "hvp_g_yy at three stacked points of x to be (3, 4, 3), point by point; saw (4, 3)"),
     "WrongStack": (
         "stacked_data",
