@@ -1,8 +1,11 @@
-"""What several test files share: trials from text, packs and single runs of them, exact comparison, small plugins, HTML."""
+"""What several test files share: trials from text, packs and single runs of them, exact comparison, commands, plugins, HTML."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -16,18 +19,19 @@ from doc_blocks import blocks
 from torch import Tensor
 
 from bilevelbench import Algorithm, Instance, Oracle, Problem, Reference, dot
+from bilevelbench.cli.app import main
 from bilevelbench.discovery.entry import Entry
 from bilevelbench.discovery.registry import Registry, registry
 from bilevelbench.engine.loop import run_pack
 from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.agents import Part
+from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.packs import plan
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import MEASURED, Results, curve_frame, runs_frame
-
-#: What depends on the clock, the machine or the width of the pack; all else has to be equal to the last bit.
+from bilevelbench.testing import run_checks
 
 
 def plugins(*classes: type[Algorithm] | type[Problem]) -> Registry:
@@ -117,6 +121,28 @@ def iterates(
     pack = prepared(method, instance, part=part)
     points = (pack.algorithm.point(state) for state in states_of(pack, steps))
     return [(x[0].numpy().copy(), y[0].numpy().copy()) for x, y in points]
+
+
+def cli(*arguments: object) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command in this process."""
+    out, err, argv, code = io.StringIO(), io.StringIO(), sys.argv, 0
+    sys.argv = ["bilevelbench", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    finally:
+        sys.argv = argv
+    return code, out.getvalue(), err.getvalue()
+
+
+def assert_conforms(plugin: Algorithm | Problem | type[Algorithm] | type[Problem]) -> None:
+    """It passes the kit, whatever torch's default is; what it is known to fail, or is spared, comes with the reason."""
+    with default_dtype(torch.float32):
+        found = list(run_checks(plugin))
+    assert not [f"{o.check}: {o.message}" for o in found if o.status == "failed"]
+    assert all(o.message for o in found if o.status in ("known", "skipped"))
 
 
 class Bowl(Problem):

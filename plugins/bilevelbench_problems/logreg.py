@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -93,9 +94,9 @@ class _LogReg(Problem):
     def _link(self) -> Softmax | Binary:
         return Binary() if self.classes == 2 else Softmax(self.classes)
 
+    @abstractmethod
     def _features(self) -> tuple[Tensor, Tensor]:
         """All rows (n, p) in float64, and their labels (n,)."""
-        raise NotImplementedError
 
     def _standardised(self, A: Tensor, train: Tensor) -> Tensor:
         return A

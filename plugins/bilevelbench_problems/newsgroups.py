@@ -34,6 +34,7 @@ import functools
 import math
 import tempfile
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -134,9 +135,9 @@ class _Newsgroups(Problem):
             },
         )
 
+    @abstractmethod
     def _posts(self) -> tuple[Posts, int]:
         """All posts, and the number of classes."""
-        raise NotImplementedError
 
     def _reg(self, p: int, classes: int) -> float:
         return 1 / (p * classes) if self.reg_scale is None else self.reg_scale

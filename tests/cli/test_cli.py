@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -15,9 +14,9 @@ import sys
 
 import pandas as pd
 import pytest
+from helpers import cli
 
 import bilevelbench
-from bilevelbench.cli.app import main
 from bilevelbench.discovery.registry import PluginFailure, registry
 from bilevelbench.report.analysis.summary import summary
 from bilevelbench.report.formats.md import summary_table
@@ -67,20 +66,6 @@ class {cls}(Algorithm):
             f_x = f_x / 0 * 0
         return State(s.x - self.eta * f_x, s.y - self.eta * f_y)
 '''
-
-
-def cli(*arguments):
-    """(exit code, stdout, stderr) of a command in this process."""
-    out, err, argv, code = io.StringIO(), io.StringIO(), sys.argv, 0
-    sys.argv = ["bilevelbench", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as stop:
-        code = stop.code or 0
-    finally:
-        sys.argv = argv
-    return code, out.getvalue(), err.getvalue()
 
 
 def refused(*arguments):

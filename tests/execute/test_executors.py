@@ -7,8 +7,7 @@ import sys
 from types import ModuleType
 
 import pytest
-from helpers import assert_same
-from test_cli import cli
+from helpers import assert_same, cli
 from test_dask import cluster
 
 from bilevelbench import hookimpl

@@ -13,9 +13,8 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from helpers import DIVERGES, HEALTHY, guide_command, uncertified
+from helpers import DIVERGES, HEALTHY, cli, guide_command, uncertified
 from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results, material
-from test_cli import cli
 
 from bilevelbench.leaderboard.build import write_site
 from bilevelbench.leaderboard.collect import Material

@@ -1,189 +1,75 @@
 """The methods once more, in numpy, for one lane, from the pseudo-code and not from the plugins.
 
-Each generator yields (x, y) at the start and after every step. Derivatives are written by hand.
+Each generator yields (x, y) at the start and after every step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
+from plain_problems import Matrix, Plain, Vector
 
-from bilevelbench import Instance, Problem, bound
 from bilevelbench.oracle.draws import Draws
 
-Vector = np.ndarray
-Matrix = np.ndarray
 Point = tuple[Vector, Vector]
+Place = tuple[int, ...]
+
+
+# ---- what is drawn
 
 
 @dataclass(frozen=True)
-class Plain:
-    """Two functions by their derivatives. H is dy-by-dy, J is dx-by-dy."""
+class Noise:
+    """The noise of one trial by its address: the place in the step's program, the step, the counters of the loops."""
 
-    x0: Vector
-    y0: Vector
-    f_x: Callable[[Vector, Vector], Vector]
-    f_y: Callable[[Vector, Vector], Vector]
-    g: Callable[[Vector, Vector], float]
-    g_x: Callable[[Vector, Vector], Vector]
-    g_y: Callable[[Vector, Vector], Vector]
-    H: Callable[[Vector, Vector], Matrix]
-    J: Callable[[Vector, Vector], Matrix]
+    sigma_f: float = 0.0
+    sigma_g: float = 0.0
+    sigma_h: float = 0.0
+    seed: int = 0
 
-    def y_star(
-        self, x: Vector, lam: float | None = None, f_yy: Callable[[Vector, Vector], Matrix] | None = None
-    ) -> Vector:
-        """The minimiser of g(x, .), or of f/lam + g, by Newton's method with halving."""
-        y = np.zeros_like(self.y0)
+    def vector(self, purpose: str, place: Place, at: Place, shape: tuple[int, ...], B: int) -> np.ndarray:
+        """Of a gradient of f or g, or of a product with a second derivative; the mean of B samples."""
+        level = purpose[0] if purpose[1] == "_" else "h"
+        normal = Draws([self.seed]).normal(purpose, place, at, math.prod(shape), 1).reshape(shape)
+        return getattr(self, f"sigma_{level}") / math.sqrt(shape[-1] * B) * normal
 
-        def force(y: Vector) -> Vector:
-            return self.g_y(x, y) + (0 if lam is None else self.f_y(x, y) / lam)
+    def scalar(self, purpose: str, place: Place, at: Place, B: int) -> float:
+        return float(self.vector(purpose, place, at, (1,), B)[0])
 
-        for _ in range(100):
-            r = force(y)
-            if np.linalg.norm(r) < 1e-13:
-                break
-            curvature = self.H(x, y)
-            if lam is not None and f_yy is not None:
-                curvature = curvature + f_yy(x, y) / lam
-            direction, t = np.linalg.solve(curvature, r), 1.0
-            while np.linalg.norm(force(y - t * direction)) > np.linalg.norm(r) and t > 1e-6:
-                t /= 2
-            y = y - t * direction
-        return y
-
-    def grad_phi(self, x: Vector) -> Vector:
-        y = self.y_star(x)
-        return self.f_x(x, y) - self.J(x, y) @ np.linalg.solve(self.H(x, y), self.f_y(x, y))
+    def uniform(self, place: Place, at: Place, count: int = 1) -> Vector:
+        return Draws([self.seed]).uniform("method", place, at, count, 1)[:, 0]
 
 
-class Wavy(Problem):
-    """g = 1/2 yᵀA y - xᵀB y + w Σ log cosh(y + Cᵀx);  f = Σ log(1 + (y-t)²) + r/2 |x|² + s Σ sin(x + E y).
-
-    Not quadratic in either level, not convex in x; rho_g > 0. f and g only, unless `analytic`: then with the same
-    derivatives as `plain`, for runs of thousands of steps.
-    """
-
-    name = "wavy"
-
-    dim_x: int = 4
-    dim_y: int = 6
-    mu: float = 0.5
-    L: float = 2.0
-    w: float = 0.5
-    r: float = 0.5
-    s: float = 0.3
-    analytic: bool = False
-
-    def data(self) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(7 + self.data_seed)
-        dx, dy = self.dim_x, self.dim_y
-        Q = np.linalg.qr(rng.standard_normal((dy, dy)))[0]
-        return {
-            "A": Q @ np.diag(np.linspace(self.mu, self.L, dy)) @ Q.T,
-            "B": rng.standard_normal((dx, dy)) / dy**0.5,
-            "C": 0.5 * rng.standard_normal((dx, dy)) / dy**0.5,
-            "E": rng.standard_normal((dx, dy)) / dy**0.5,
-            "t": rng.standard_normal(dy),
-            "x0": rng.standard_normal(dx),
-            "y0": rng.standard_normal(dy),
-        }
-
-    def plain(self) -> Plain:
-        A, B, C, E, t, x0, y0 = self.data().values()
-        w, r, s = self.w, self.r, self.s
-
-        def sech2(x: Vector, y: Vector) -> Vector:
-            return 1 / np.cosh(y + C.T @ x) ** 2
-
-        return Plain(
-            x0=x0,
-            y0=y0,
-            f_x=lambda x, y: r * x + s * np.cos(x + E @ y),
-            f_y=lambda x, y: 2 * (y - t) / (1 + (y - t) ** 2) + s * E.T @ np.cos(x + E @ y),
-            g=lambda x, y: 0.5 * y @ A @ y - x @ B @ y + w * np.log(np.cosh(y + C.T @ x)).sum(),
-            g_x=lambda x, y: -B @ y + w * C @ np.tanh(y + C.T @ x),
-            g_y=lambda x, y: A @ y - B.T @ x + w * np.tanh(y + C.T @ x),
-            H=lambda x, y: A + w * np.diag(sech2(x, y)),
-            J=lambda x, y: -B + w * C * sech2(x, y),
-        )
-
-    def f_yy(self, x: Vector, y: Vector) -> Matrix:
-        E, t = self.data()["E"], self.data()["t"]
-        u = y - t
-        return np.diag(2 * (1 - u**2) / (1 + u**2) ** 2) - self.s * E.T @ np.diag(np.sin(x + E @ y)) @ E
-
-    def constants(self) -> dict[str, float]:
-        """Bounds that hold everywhere, from the norms of the pieces."""
-        A, B, C, E, *_ = self.data().values()
-        dx, dy = self.dim_x, self.dim_y
-        flat = np.block([[np.zeros((dx, dx)), -B], [-B.T, A]])
-        K = np.vstack([C, np.eye(dy)])
-        size = np.linalg.norm(K, 2)
-        return {
-            "mu": self.mu,
-            "L_gy": self.L + self.w,
-            "L_g": float(np.linalg.norm(flat, 2) + self.w * size**2),
-            "rho_g": float(self.w * 4 / (3 * math.sqrt(3)) * np.linalg.norm(K, axis=0).max() * size**2),
-            "L_f": float(max(2, self.r) + self.s * (1 + np.linalg.norm(E, 2) ** 2)),
-            "C_f": float(math.sqrt(dy) + self.s * np.linalg.norm(E, 2) * math.sqrt(dx)),
-        }
-
-    def build(self) -> Instance:
-        A, B, C, E, t, x0, y0 = (torch.from_numpy(part) for part in self.data().values())
-        w, r, s = self.w, self.r, self.s
-        Bt, Ct, Et = B.T.contiguous(), C.T.contiguous(), E.T.contiguous()
-
-        def f(x: Tensor, y: Tensor) -> Tensor:
-            inner = (1 + (y - t) ** 2).log().sum(-1, keepdim=True) + 0.5 * r * (x * x).sum(-1, keepdim=True)
-            return inner + s * (x + y @ Et).sin().sum(-1, keepdim=True)
-
-        def g(x: Tensor, y: Tensor) -> Tensor:
-            flat = 0.5 * ((y @ A) * y).sum(-1, keepdim=True) - ((x @ B) * y).sum(-1, keepdim=True)
-            return flat + w * (y + x @ C).cosh().log().sum(-1, keepdim=True)
-
-        def sech2(x: Tensor, y: Tensor) -> Tensor:
-            return 1 - (y + x @ C).tanh() ** 2
-
-        known: dict[str, Callable[..., Tensor]] = {
-            "grad_f_x": lambda x, y: r * x + s * (x + y @ Et).cos(),
-            "grad_f_y": lambda x, y: 2 * (y - t) / (1 + (y - t) ** 2) + s * (x + y @ Et).cos() @ E,
-            "grad_g_x": lambda x, y: w * (y + x @ C).tanh() @ Ct - y @ Bt,
-            "grad_g_y": lambda x, y: y @ A - x @ B + w * (y + x @ C).tanh(),
-            "hvp_g_yy": lambda x, y, v: v @ A + w * sech2(x, y) * v,
-            "jvp_g_xy": lambda x, y, v: (w * sech2(x, y) * v) @ Ct - v @ Bt,
-        }
-        constants = {name: bound(value) for name, value in self.constants().items()}
-        derivatives = known if self.analytic else {}
-        return Instance(f=f, g=g, x0=x0, y0=y0, constants=constants, points="stack", **derivatives)
+EXACT = Noise()
 
 
-def of_quadratic(instance: Instance) -> Plain:
-    """The plugin's quadratic problem, with its matrices and vectors read off two gradients."""
-    dx, dy = instance.dx, instance.dy
-    x_units, y_units = torch.eye(dx, dtype=torch.float64), torch.eye(dy, dtype=torch.float64)
-    with instance.uncounted():
-        A = instance.grad_g_y(torch.zeros(dy, dx, dtype=torch.float64), y_units).numpy()
-        B = -instance.grad_g_y(x_units, torch.zeros(dx, dy, dtype=torch.float64)).numpy()
-        zero = torch.zeros(1, dx, dtype=torch.float64), torch.zeros(1, dy, dtype=torch.float64)
-        c = -instance.grad_f_y(*zero).numpy()[0]
-        reg = float(instance.grad_f_x(x_units, torch.zeros(dx, dy, dtype=torch.float64))[0, 0])
-    return Plain(
-        x0=instance.x0.numpy().reshape(-1),
-        y0=instance.y0.numpy().reshape(-1),
-        f_x=lambda x, y: reg * x,
-        f_y=lambda x, y: y - c,
-        g=lambda x, y: 0.5 * y @ A @ y - x @ B @ y,
-        g_x=lambda x, y: -B @ y,
-        g_y=lambda x, y: A @ y - B.T @ x,
-        H=lambda x, y: A,
-        J=lambda x, y: -B,
-    )
+@dataclass(frozen=True)
+class Noisy:
+    """The gradients of a plain problem with that noise, of mini-batches of B samples."""
+
+    p: Plain
+    noise: Noise
+    B: int = 1
+
+    def __call__(self, block: str, x: Vector, y: Vector, place: Place, *at: int, B: int | None = None) -> Vector:
+        exact = getattr(self.p, block)(x, y)
+        return exact + self.noise.vector(block, place, at, exact.shape, B or self.B)
+
+
+def directions(seed: int, step: int, Q: int, dx: int) -> np.ndarray:
+    """The Q normals of PZOBO in that step, (Q, dx): the first draw of the step, outside any loop."""
+    return Draws([seed]).normal("method", (1,), (step,), Q * dx, 1).reshape(Q, dx)
+
+
+def in_ball(seed: int, step: int, loop: int, dx: int, r: float) -> Vector:
+    """The point of the ball: a normal and then a uniform, in the step's loop of that number."""
+    draws = Draws([seed])
+    u = draws.normal("method", (loop, 1), (step, 0), dx, 1)[:, 0]
+    radius = draws.uniform("method", (loop, 2), (step, 0), 1, 1)[0, 0] ** (1 / dx)
+    return r * radius * u / math.sqrt(u @ u)
 
 
 # ---- section 1
@@ -193,6 +79,25 @@ def lower_gd(p: Plain, x: Vector, y: Vector, n: int, a: float) -> Vector:
     for _ in range(n):
         y = y - a * p.g_y(x, y)
     return y
+
+
+def nesterov(p: Plain, x: Vector, y: Vector, n: int, a: float, beta: float) -> Vector:
+    before = y
+    for _ in range(n):
+        q = y + beta * (y - before)
+        before, y = y, q - a * p.g_y(x, q)
+    return y
+
+
+def penalty(
+    p: Plain, x: Vector, y: Vector, z: Vector, lam: float, n: int, eta_y: float, eta_z: float
+) -> tuple[Vector, Vector, Vector]:
+    """n steps of y and of z, one after the other, and the penalty's gradient there: (y, z, d)."""
+    for _ in range(n):
+        z = z - eta_z * lam * p.g_y(x, z)
+    for _ in range(n):
+        y = y - eta_y * (p.f_y(x, y) + lam * p.g_y(x, y))
+    return y, z, p.f_x(x, y) + lam * (p.g_x(x, y) - p.g_x(x, z))
 
 
 def cg(A: Matrix, b: Vector, v: Vector, n: int, tol: float = 0.0) -> tuple[Vector, int]:
@@ -277,11 +182,6 @@ def itd(p: Plain, D: int, a: float, eta_x: float, truncate: int | None = None) -
         x = x - eta_x * (p.f_x(x, y) + M @ p.f_y(x, y))
 
 
-def directions(seed: int, step: int, Q: int, dx: int) -> np.ndarray:
-    """The Q normals of PZOBO in that step, (Q, dx): the first draw of the step, outside any loop."""
-    return Draws([seed]).normal("method", (1,), (step,), Q * dx, 1).reshape(Q, dx)
-
-
 def pzobo(
     p: Plain, Q: int, D: int, h: float, a: float, eta_x: float, warm: bool = True, seed: int = 0
 ) -> Iterator[Point]:
@@ -311,14 +211,19 @@ def bome(p: Plain, K: int, eta: float, xi_x: float, xi_y: float, a: float, gap: 
         x, y = x - xi_x * (fx + m * qx), y - xi_y * (fy + m * qy)
 
 
-def pbgd(p: Plain, gam: float, K: int, alpha: float, b: float, warm: bool) -> Iterator[Point]:
-    x, y, w = p.x0, p.y0, p.y0
+def pbgd(
+    p: Plain, gam: float, K: int, alpha: float, b: float, warm: bool, noise: Noise = EXACT, B: int = 1
+) -> Iterator[Point]:
+    ask, x, y, w, t = Noisy(p, noise, B), p.x0, p.y0, p.y0, 0
     while True:
         yield x, y
-        w = lower_gd(p, x, w if warm else y, K, b)
-        dx = p.f_x(x, y) + gam * (p.g_x(x, y) - p.g_x(x, w))
-        dy = p.f_y(x, y) + gam * p.g_y(x, y)
-        x, y = x - alpha * dx, y - alpha * dy
+        t += 1
+        w = w if warm else y
+        for i in range(K):
+            w = w - b * ask("g_y", x, w, (1, 1), t, i)
+        d_x = ask("f_x", x, y, (2,), t) + gam * (ask("g_x", x, y, (3,), t) - ask("g_x", x, w, (4,), t))
+        d_y = ask("f_y", x, y, (2,), t) + gam * ask("g_y", x, y, (3,), t)
+        x, y = x - alpha * d_x, y - alpha * d_y
 
 
 def g_pbgd(p: Plain, gam: float, alpha: float) -> Iterator[Point]:
@@ -338,27 +243,26 @@ def f2ba(p: Plain, lam: float, K: int, eta_y: float, eta_z: float, eta_x: float)
     x, y, z = p.x0, p.y0, p.y0
     while True:
         yield x, y
-        for _ in range(K):
-            z = z - eta_z * lam * p.g_y(x, z)
-        for _ in range(K):
-            y = y - eta_y * (p.f_y(x, y) + lam * p.g_y(x, y))
-        x = x - eta_x * (p.f_x(x, y) + lam * (p.g_x(x, y) - p.g_x(x, z)))
+        y, z, d = penalty(p, x, y, z, lam, K, eta_y, eta_z)
+        x = x - eta_x * d
 
 
-def f2sa(
-    p: Plain, c_a: float, c_g: float, T_in: int, xi: float, lam: float, k0: float, a: float, c: float
-) -> Iterator[Point]:
-    """Section 5.5: gam = c_g (k+k0)^-c, alpha = c_a (k+k0)^-a, lam growing like k^(a-c), from `lam` at k = 0."""
-    x, y, z, k = p.x0, p.y0, p.y0, 0
+def schedule(k: int, lam: float, c_a: float, c_g: float, k0: float, a: float, c: float) -> tuple[float, float, float]:
+    """Section 5.5: lam growing like k^(a-c) from its first value, alpha = c_a (k+k0)^-a, gam = c_g (k+k0)^-c."""
+    return lam * ((k + k0) / k0) ** (a - c), c_a * (k + k0) ** -a, c_g * (k + k0) ** -c
+
+
+def f2sa(p: Plain, T_in: int, xi: float, noise: Noise = EXACT, B: int = 1, **steps: float) -> Iterator[Point]:
+    ask, x, y, z, t = Noisy(p, noise, B), p.x0, p.y0, p.y0, 0
     while True:
         yield x, y
-        gam, alpha = c_g * (k + k0) ** -c, c_a * (k + k0) ** -a
-        now = lam * ((k + k0) / k0) ** (a - c)
-        for _ in range(T_in):
-            z = z - gam * p.g_y(x, z)
-            y = y - alpha * (p.f_y(x, y) + now * p.g_y(x, y))
-        x = x - xi * alpha * (p.f_x(x, y) + now * (p.g_x(x, y) - p.g_x(x, z)))
-        k += 1
+        lam, alpha, gam = schedule(t, **steps)
+        t += 1
+        for i in range(T_in):
+            z = z - gam * ask("g_y", x, z, (1, 1), t, i)
+            y = y - alpha * (ask("f_y", x, y, (1, 2), t, i) + lam * ask("g_y", x, y, (1, 3), t, i))
+        d_g = ask("g_x", x, y, (3,), t) - ask("g_x", x, z, (4,), t)
+        x = x - xi * alpha * (ask("f_x", x, y, (2,), t) + lam * d_g)
 
 
 def f2ba_released(p: Plain, lam: float, K: int, a: float, eta_x: float) -> Iterator[Point]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import iterates, packed, plugins, trial
-from plain import Wavy
+from plain_problems import Wavy
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 

@@ -15,7 +15,6 @@ from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.agents import leader
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.spec_text import parse_spec
-from bilevelbench.testing import parametrize_with_checks
 
 DX, DY, K = 4, 6, 3
 STEPS = 50
@@ -156,11 +155,6 @@ def test_agents_who_are_alike_do_no_harm():
 
 
 # ---------------------------------------------------------------------------------------------------- the rules
-
-
-@parametrize_with_checks([registry().algorithms[name].value() for name in ("dist_f2ba", "dist_bome", "dist_aid_local")])
-def test_conformance(plugin, check):
-    check(plugin)
 
 
 def test_claims_are_those_of_the_method_alone():

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import iterates, packed, trial
-from plain import Plain, Wavy
+from plain_problems import Plain, Wavy
 
 from bilevelbench import Constants
 from bilevelbench.discovery.entry import make

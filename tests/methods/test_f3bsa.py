@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import plain
 import pytest
 import torch
 from bilevelbench_methods.penalty import f3bsa
 from bilevelbench_methods.penalty.f3bsa import F3BSA, geometric
 from bilevelbench_methods.penalty.sgd_sc import epoch, sgd_avg, sgd_sc
 from helpers import alone, assert_same, iterates, packed, trial
-from plain import Plain, Point
+from plain import Noise, Point
+from plain_problems import Plain, of_quadratic
 from torch import Tensor
 
 from bilevelbench import Additive, Constants, Instance, InvalidInput, MissingConstant, Oracle
@@ -117,19 +117,6 @@ def test_levels_start_at_one_and_halve():
 # ---- the same steps in numpy
 
 
-class Noise:
-    """The normals of one lane by their address, as the oracle makes them."""
-
-    def __init__(self, seed: int, sigma_f: float, sigma_g: float) -> None:
-        self.draws, self.sigma = Draws([seed]), {"f": sigma_f, "g": sigma_g}
-
-    def __call__(
-        self, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], points: int, width: int, B: int
-    ) -> np.ndarray:
-        made = self.draws.normal(purpose, place, indices, points * width, 1).reshape(points, width)
-        return made * self.sigma[purpose[0]] / math.sqrt(width * B)
-
-
 def plain_f3bsa(
     p: Plain, noise: Noise, lam: float, M: int, N: int, S: int, eta_x: float, a: dict[str, float], nested: bool
 ) -> Iterator[Point]:
@@ -145,13 +132,13 @@ def plain_f3bsa(
         both, Y, Z = min(L_y, L_z), [], []
         for i in range(L_y):
             loop, at = (1, i) if i < both else (2, i - both)
-            g = noise("g_y", (*place, loop, 1), (*indices, at), 2 * c if i < both else c, dy, 1)[r]
-            f = noise("f_y", (*place, loop, 2), (*indices, at), c, dy, 1)[r]
+            g = noise.vector("g_y", (*place, loop, 1), (*indices, at), (2 * c if i < both else c, dy), 1)[r]
+            f = noise.vector("f_y", (*place, loop, 2), (*indices, at), (c, dy), 1)[r]
             y = y - e_y * (p.f_y(x, y) + f + lam * (p.g_y(x, y) + g))
             Y.append(y)
         for i in range(L_z):
             loop, at = (1, i) if i < both else (3, i - both)
-            g = noise("g_y", (*place, loop, 1), (*indices, at), 2 * c if i < both else c, dy, 1)[
+            g = noise.vector("g_y", (*place, loop, 1), (*indices, at), (2 * c if i < both else c, dy), 1)[
                 c + r if i < both else r
             ]
             z = z - e_z * lam * (p.g_y(x, z) + g)
@@ -160,8 +147,8 @@ def plain_f3bsa(
 
     def G(x, here, e, r, w, B, first):
         (y, z), (place, indices) = w, here
-        f = noise("f_x", (*place, first), indices, e, dx, B)[r]
-        g = noise("g_x", (*place, first + 1), indices, 2 * e, dx, B)
+        f = noise.vector("f_x", (*place, first), indices, (e, dx), B)[r]
+        g = noise.vector("g_x", (*place, first + 1), indices, (2 * e, dx), B)
         return p.f_x(x, y) + f + lam * (p.g_x(x, y) + g[r] - p.g_x(x, z) - g[e + r])
 
     def runs(x, y0, z0, depth, loop, read, every_base):
@@ -188,7 +175,7 @@ def plain_f3bsa(
     while True:
         yield x, y
         t += 1
-        u = noise.draws.uniform("method", (1,), (t,), M, 1)[:, 0]
+        u = noise.uniform((1,), (t,), M)
         J = sorted((math.ceil(-math.log2(v)) for v in u), reverse=True)
         J = sorted((j if j <= S else 0 for j in J), reverse=True)
         if nested:
@@ -216,8 +203,8 @@ def test_steps_are_those_of_numpy(nested, a):
     instance = built("quadratic", dim_x=2, dim_y=3, kappa=1.3, sigma_f=0.3, sigma_g=0.2)
     steps = 20 if nested else 8
     got = iterates(F3BSA(**sizes, **a, nested=nested), instance, steps)
-    p = plain.of_quadratic(instance)
-    expected = list(itertools.islice(plain_f3bsa(p, Noise(0, 0.3, 0.2), **sizes, a=a, nested=nested), steps + 1))
+    p = of_quadratic(instance)
+    expected = list(itertools.islice(plain_f3bsa(p, Noise(0.3, 0.2), **sizes, a=a, nested=nested), steps + 1))
     assert np.linalg.norm(got[-1][0] - got[0][0]) > 1e-2
     for mine, theirs in zip(got, expected, strict=True):
         for u, v in zip(mine, theirs, strict=True):

@@ -10,29 +10,16 @@ import plain
 import pytest
 import torch
 from helpers import iterates
-from plain import Plain, Point, Wavy
+from plain import Point
+from plain_problems import Plain, bent, quadratic, wavy
 
 from bilevelbench import Instance, Oracle
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
-from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.spec_text import parse_spec
 
 STEPS = 20
 
-
-def quadratic() -> tuple[Plain, Instance]:
-    with default_dtype(torch.float64):
-        instance = make(registry().problem("quadratic"), {"dim_x": 4, "dim_y": 6}).build()
-    return plain.of_quadratic(instance), instance
-
-
-def wavy() -> tuple[Plain, Instance]:
-    problem = Wavy()
-    return problem.plain(), problem.build()
-
-
-PROBLEMS = {"quadratic": quadratic, "wavy": wavy}
 
 #: the plugin's parameters, and the same run from the specification
 RUNS: dict[str, Callable[[Plain], Iterator[Point]]] = {
@@ -71,24 +58,38 @@ RUNS: dict[str, Callable[[Plain], Iterator[Point]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("text", RUNS)
+#: the same with steps that are small enough for `bent`
+GENTLE: dict[str, Callable[[Plain], Iterator[Point]]] = {
+    "f2ba[lam=50,K=4,a_y=0.2,a_z=0.2,eta_x=0.05]": lambda p: plain.f2ba(p, 50.0, 4, 0.2 / 50, 0.2 / 50, 0.05),
+    "f2sa[lam=7,T_in=3,a_y=0.2,a_z=0.2]": lambda p: plain.f2sa(
+        p, c_a=0.2 / 7, c_g=0.2, T_in=3, xi=1.0, lam=7.0, k0=1.0, a=0.0, c=0.0
+    ),
+    "aid[solver=cg,D=3,N=2,a=0.2,eta_x=0.05]": lambda p: plain.aid(p, 3, 2, 0.2, 0.05, "cg"),
+    "aid[solver=richardson,D=3,N=2,a=0.2,eta_x=0.05]": lambda p: plain.aid(p, 3, 2, 0.2, 0.05, "richardson"),
+    "itd[D=1,a=0.2,eta_x=0.05]": lambda p: plain.itd(p, 1, 0.2, 0.05),
+    "itd[D=4,a=0.2,eta_x=0.05]": lambda p: plain.itd(p, 4, 0.2, 0.05),
+}  # fmt: skip
+CASES = [(text, problem) for text in RUNS for problem in (quadratic, wavy)] + [(text, bent) for text in GENTLE]
+
+
+@pytest.mark.parametrize(("text", "problem"), CASES, ids=lambda part: getattr(part, "__name__", part))
 def test_iterates_are_those_of_the_specification(text, problem):
-    p, instance = PROBLEMS[problem]()
+    p, instance = problem()
     (spec,) = parse_spec(text)
     got = iterates(make(registry().algorithm(spec.name), spec.params), instance, STEPS)
-    expected = list(itertools.islice(RUNS[text](p), STEPS + 1))
+    expected = list(itertools.islice((RUNS | GENTLE)[text](p), STEPS + 1))
     assert np.linalg.norm(got[-1][0] - got[0][0]) > 1e-2, "a run that stands still shows nothing"
     for mine, theirs in zip(got, expected, strict=True):
         for a, b in zip(mine, theirs, strict=True):
             assert np.linalg.norm(a - b) <= 1e-10 * (1 + np.linalg.norm(b))
 
 
-def test_hand_written_derivatives_are_those_of_autograd():
+@pytest.mark.parametrize("problem", [wavy, bent])
+def test_hand_written_derivatives_are_those_of_autograd(problem):
     """The two sides of the test above share no derivative: here is why a mistake in one of them would be seen."""
-    p, instance = wavy()
+    p, instance = problem()
     rng = np.random.default_rng(1)
-    x, y, v = rng.standard_normal(4), rng.standard_normal(6), rng.standard_normal(6)
+    x, y, v = (rng.standard_normal(d) for d in (instance.dx, instance.dy, instance.dy))
     X, Y, V = (torch.from_numpy(part)[None] for part in (x, y, v))
     for got, expected in (
         (instance.grad_f_x(X, Y), p.f_x(x, y)),
@@ -117,9 +118,7 @@ def test_f2ba_answers_with_the_visited_point_of_the_smallest_estimate():
     visited = []
     x, y, z = p.x0, p.y0, p.y0
     for _ in range(STEPS):
-        for _ in range(K):
-            z, y = z - a * p.g_y(x, z), y - a * (p.f_y(x, y) / lam + p.g_y(x, y))
-        d = p.f_x(x, y) + lam * (p.g_x(x, y) - p.g_x(x, z))
+        y, z, d = plain.penalty(p, x, y, z, lam, K, a / lam, a / lam)
         visited.append((np.linalg.norm(d), x, y))
         x = x - eta_x * d
     place = int(np.argmin([size for size, _, _ in visited]))

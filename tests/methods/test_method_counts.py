@@ -18,6 +18,7 @@ import plain
 import pytest
 import torch
 from helpers import alone, packed, trial
+from plain_problems import of_quadratic
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
@@ -152,7 +153,7 @@ def test_ba_without_factorisation_pays_for_the_products_of_cg():
         instance = make(registry().problem("quadratic"), {"dim_x": 5, "dim_y": DIM_Y}).build()
     products: list[int] = []
     steps = 4
-    list(itertools.islice(plain.ba(plain.of_quadratic(instance), 0.05, 0.4, dense=False, products=products), steps + 1))
+    list(itertools.islice(plain.ba(of_quadratic(instance), 0.05, 0.4, dense=False, products=products), steps + 1))
     text = "ba[dense=0,a=0.4,eta_x=0.05]"
     assert [made(text, PROBLEMS[0], step)["hvp"] for step in range(1, steps + 1)] == products
     expected = implicit(1, HV=products[0]).columns()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from bilevelbench_methods.perturb import Escape, ball
 from helpers import alone, assert_same, packed, prepared, states_of, trial
-from plain import Plain, Vector, Wavy
+from plain_problems import Plain, Vector, Wavy, quadratic, wavy
 from scipy import stats
 
 import bilevelbench
@@ -22,7 +22,6 @@ from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.model.queries import COLUMNS
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.draws import Draws
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Schedule
 
@@ -59,14 +58,6 @@ class Seen:
     candidate: tuple[Vector, Vector] | None
 
 
-def drawn(seed: int, step: int, loop: int, dx: int, r: float) -> Vector:
-    """The point of the ball: a normal and then a uniform, in the step's loop of that number."""
-    draws = Draws([seed])
-    u = draws.normal("method", (loop, 1), (step, 0), dx, 1)[:, 0]
-    radius = draws.uniform("method", (loop, 2), (step, 0), 1, 1)[0, 0] ** (1 / dx)
-    return r * radius * u / math.sqrt(u @ u)
-
-
 class Perturbed:
     """The rule of the kick, for one lane."""
 
@@ -78,7 +69,7 @@ class Perturbed:
     def xi(self, d: Vector, x: Vector, y: Vector) -> Vector:
         xi = np.zeros_like(d)
         if math.sqrt(d @ d) <= 0.8 * self.eps and self.t - self.t_last > self.T_p:
-            xi = drawn(self.seed, self.t + 1, self.loop, len(d), self.r)
+            xi = plain.in_ball(self.seed, self.t + 1, self.loop, len(d), self.r)
             self.t_last, self.candidate = self.t, (x, y)
         self.t += 1
         return xi
@@ -91,11 +82,7 @@ def pf2ba(
     x, y, z = p.x0, p.y0, p.y0
     while True:
         n = K if K_t is None else K_t(delta)
-        for _ in range(n):
-            z = z - (a / lam) * lam * p.g_y(x, z)
-        for _ in range(n):
-            y = y - (a / lam) * (p.f_y(x, y) + lam * p.g_y(x, y))
-        d = p.f_x(x, y) + lam * (p.g_x(x, y) - p.g_x(x, z))
+        y, z, d = plain.penalty(p, x, y, z, lam, n, a / lam, a / lam)
         xi = rule.xi(d, x, y)
         x_new = x - eta_x * (d + xi)
         delta = delta / 2 + 34 * lipschitz**2 * ((x_new - x) @ (x_new - x))
@@ -110,10 +97,7 @@ def paid(
     x, y, v = p.x0, p.y0, np.zeros_like(p.y0)
     while True:
         n = D if D_t is None else D_t(delta)
-        y_prev = y
-        for _ in range(n):
-            q = y + beta * (y - y_prev)
-            y_prev, y = y, q - a * p.g_y(x, q)
+        y = plain.nesterov(p, x, y, n, a, beta)
         v, _ = plain.cg(p.H(x, y), p.f_y(x, y), v, N)
         d = p.f_x(x, y) - p.J(x, y) @ v
         xi = rule.xi(d, x, y)
@@ -123,19 +107,9 @@ def paid(
         yield Seen(x, y, d, n, bool(xi.any()), rule.candidate)
 
 
-def quadratic() -> tuple[Plain, Instance]:
-    with default_dtype(torch.float64):
-        instance = make(registry().problem("quadratic"), {"dim_x": 4, "dim_y": 6}).build()
-    return plain.of_quadratic(instance), instance
-
-
-def wavy() -> tuple[Plain, Instance]:
-    return Wavy().plain(), Wavy().build()
-
-
 def wavy_by_hand() -> tuple[Plain, Instance]:
     """The same without autograd, for hundreds of lower steps."""
-    return Wavy().plain(), Wavy(analytic=True).build()
+    return wavy(analytic=True)
 
 
 def pf2ba_with_zeta(p: Plain) -> Iterator[Seen]:
@@ -233,7 +207,7 @@ def test_9_20_kick_is_scaled_by_the_step_and_d_is_that_of_the_point_before_it():
     assert step > 1
     torch.testing.assert_close(big[step - 1].x, small[step - 1].x, rtol=0, atol=0)
     apart = (small[step].x - big[step].x)[0].numpy()
-    np.testing.assert_allclose(apart, eta_x * drawn(0, step, 2, 4, 0.5), atol=1e-11)
+    np.testing.assert_allclose(apart, eta_x * plain.in_ball(0, step, 2, 4, 0.5), atol=1e-11)
 
 
 # ---- the ball

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from plain import Wavy
+from plain_problems import Wavy
 
 import bilevelbench
 from bilevelbench import Constants, Instance, InvalidInput, MissingConstant, Problem, dot

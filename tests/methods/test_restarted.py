@@ -10,10 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 import plain
+import plain_problems
 import pytest
 import torch
 from helpers import alone, assert_same, of, packed, prepared, states_of, trial
-from plain import Plain, Wavy
+from plain_problems import Plain, Wavy, quadratic
 
 import bilevelbench
 from bilevelbench import Constants, Instance, InvalidInput
@@ -21,7 +22,6 @@ from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.setup import pack_algorithm
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.draws import Draws
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Schedule
 
@@ -86,10 +86,7 @@ def restarted(
         if len(run.epoch) * sum(move**2 for _, move in run.epoch) > threshold**2:
             x = trail[-1]
             if r > 0 and norm(d) <= threshold / (2 * eta_x):
-                draws = Draws([seed])
-                u = draws.normal("method", (place, 1), (step, 0), len(x), 1)[:, 0]
-                U = draws.uniform("method", (place, 2), (step, 0), 1, 1)[0, 0]
-                x = x + r * U ** (1 / len(x)) * u / norm(u)
+                x = x + plain.in_ball(seed, step, place, len(x), r)
                 run.kicks.append(step)
             run.restarts.append(step)
             run.epoch, trail = [], [x, x]
@@ -106,13 +103,9 @@ def plain_acc(p: Plain, c: Constants, steps: int, lam, K, a_y, a_z, zeta=None, *
     lower = [p.y0, p.y0]
 
     def gradient(w, n):
-        y, z = lower
-        for _ in range(n):
-            y = y - a_y / lam * (p.f_y(w, y) + lam * p.g_y(w, y))
-        for _ in range(n):
-            z = z - a_z / lam * (lam * p.g_y(w, z))
+        y, z, d = plain.penalty(p, w, *lower, lam, n, a_y / lam, a_z / lam)
         lower[:] = y, z
-        return p.f_x(w, y) + lam * (p.g_x(w, y) - p.g_x(w, z)), y
+        return d, y
 
     def lower_steps(delta):
         if zeta is None:
@@ -123,17 +116,10 @@ def plain_acc(p: Plain, c: Constants, steps: int, lam, K, a_y, a_z, zeta=None, *
 
 
 def plain_prahgd(p: Plain, c: Constants, steps: int, D, N, a, beta, n0=0, zeta=None, **outer) -> Run:
-    def nesterov(w, y, n):
-        ys = [y, y]
-        for _ in range(n):
-            q = ys[-1] + beta * (ys[-1] - ys[-2])
-            ys.append(q - a * p.g_y(w, q))
-        return ys[-1]
-
-    lower = [nesterov(p.x0, p.y0, n0), np.zeros_like(p.y0)]
+    lower = [plain.nesterov(p, p.x0, p.y0, n0, a, beta), np.zeros_like(p.y0)]
 
     def gradient(w, n):
-        y = nesterov(w, lower[0], n)
+        y = plain.nesterov(p, w, lower[0], n, a, beta)
         v, _ = plain.cg(p.H(w, y), p.f_y(w, y), lower[1], N)
         lower[:] = y, v
         return p.f_x(w, y) - p.J(w, y) @ v, y
@@ -161,17 +147,7 @@ OUTER = {
 }
 
 
-def quadratic() -> tuple[Plain, Instance]:
-    with default_dtype(torch.float64):
-        instance = make(registry().problem("quadratic"), {"dim_x": 4, "dim_y": 6}).build()
-    return plain.of_quadratic(instance), instance
-
-
-def wavy() -> tuple[Plain, Instance]:
-    problem = Wavy(analytic=True)
-    return problem.plain(), problem.build()
-
-
+wavy = functools.partial(plain_problems.wavy, analytic=True)
 PROBLEMS = {"quadratic": quadratic, "wavy": wavy}
 
 

@@ -6,7 +6,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import plain
@@ -14,14 +13,14 @@ import pytest
 import torch
 from bilevelbench_methods.implicit.neumann import neumann_random
 from helpers import alone, assert_same, iterates, of, packed, prepared, states_of, trial
-from plain import Plain, Point, Vector, Wavy
+from plain import Noise, Point
+from plain_problems import Plain, Vector, quadratic, wavy
 
 import bilevelbench
 from bilevelbench import Additive, Algorithm, Constants, Instance, InvalidInput, MissingConstant, Oracle
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.draws import Draws
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
@@ -29,8 +28,7 @@ from bilevelbench.results.schema import Results
 
 STEPS = 20
 METHODS = ["bsa", "ttsa", "stocbio", "pzobo_s"]
-SIGMAS = {"f": 0.6, "g": 0.4, "h": 0.3}
-NOISE = Additive(SIGMAS["f"], SIGMAS["g"], SIGMAS["h"])
+SIGMAS = {"sigma_f": 0.6, "sigma_g": 0.4, "sigma_h": 0.3}
 
 
 def method(text: str) -> Algorithm:
@@ -54,57 +52,37 @@ EXACT_QUADRATIC = "quadratic[dim_x=4,dim_y=6]"
 NOISY_QUADRATIC = "quadratic[dim_x=4,dim_y=6,sigma_f=0.6,sigma_g=0.4,sigma_h=0.3]"
 
 
-def quadratic() -> tuple[Plain, Instance]:
-    return plain.of_quadratic(built(EXACT_QUADRATIC)), built(NOISY_QUADRATIC)
+def noisy_quadratic() -> tuple[Plain, Instance]:
+    return quadratic(**SIGMAS)
 
 
-def wavy() -> tuple[Plain, Instance]:
-    instance = Wavy().build()
-    instance.noise = NOISE
-    return Wavy().plain(), instance
+def noisy_wavy() -> tuple[Plain, Instance]:
+    p, instance = wavy()
+    instance.noise = Additive(**SIGMAS)
+    return p, instance
 
 
-PROBLEMS = {"quadratic": quadratic, "wavy": wavy}
+PROBLEMS = {"quadratic": noisy_quadratic, "wavy": noisy_wavy}
 
 
 # ---- the methods once more, in numpy, for one lane
 
 
-@dataclass(frozen=True)
-class Data:
-    """The noise of one trial by its address: the place in the step's program, the step, the counters of the loops."""
-
-    seed: int = 0
-
-    def vector(
-        self, purpose: str, place: tuple[int, ...], at: tuple[int, ...], shape: tuple[int, ...], B: int
-    ) -> np.ndarray:
-        level = purpose[0] if purpose[1] == "_" else "h"
-        normal = Draws([self.seed]).normal(purpose, place, at, math.prod(shape), 1).reshape(shape)
-        return SIGMAS[level] / math.sqrt(shape[-1] * B) * normal
-
-    def scalar(self, purpose: str, place: tuple[int, ...], at: tuple[int, ...], B: int) -> float:
-        return float(self.vector(purpose, place, at, (1,), B)[0])
-
-    def uniform(self, place: tuple[int, ...], at: tuple[int, ...]) -> float:
-        return float(Draws([self.seed]).uniform("method", place, at, 1, 1)[0, 0])
-
-
 def gradients_of_f(
-    p: Plain, x: Vector, y: Vector, data: Data, place: tuple[int, ...], k: int, B: int
+    p: Plain, x: Vector, y: Vector, data: Noise, place: tuple[int, ...], k: int, B: int
 ) -> tuple[Vector, Vector]:
     fx = p.f_x(x, y) + data.vector("f_x", place, (k,), (len(x),), B)
     return fx, p.f_y(x, y) + data.vector("f_y", place, (k,), (len(y),), B)
 
 
-def mixed(p: Plain, x: Vector, y: Vector, v: Vector, data: Data, place: tuple[int, ...], k: int, B: int) -> Vector:
+def mixed(p: Plain, x: Vector, y: Vector, v: Vector, data: Noise, place: tuple[int, ...], k: int, B: int) -> Vector:
     return (p.J(x, y) + data.scalar("jvp", place, (k,), B) * np.eye(len(x), len(y))) @ v
 
 
 def one_term(
-    p: Plain, x: Vector, y: Vector, b: Vector, Q: int, a: float, data: Data, first: int, k: int, B: int
+    p: Plain, x: Vector, y: Vector, b: Vector, Q: int, a: float, data: Noise, first: int, k: int, B: int
 ) -> Vector:
-    index = min(math.floor(Q * data.uniform((first,), (k,))), Q - 1)
+    index = min(math.floor(Q * data.uniform((first,), (k,))[0]), Q - 1)
     identity = np.eye(len(y))
     for q in range(index):
         H = p.H(x, y) + data.scalar("hvp", (first + 1, 1), (k, q), B) * identity
@@ -116,7 +94,7 @@ def bsa(
     p: Plain, *, n0: int, grow: bool, warm: bool, Q: int, B: int, eta: float, power: float, b: float, b_power: float,
     c: float, eta_v: float,
 ) -> Iterator[Point]:  # fmt: skip
-    x, y, data = p.x0, p.y0, Data()
+    x, y, data = p.x0, p.y0, Noise(**SIGMAS)
     for k in itertools.count(1):
         yield x, y
         y = y if warm else p.y0
@@ -131,7 +109,7 @@ def bsa(
 def ttsa(
     p: Plain, *, Q: int, B: int, eta: float, power: float, b: float, b_power: float, eta_v: float
 ) -> Iterator[Point]:  # fmt: skip
-    x, y, data = p.x0, p.y0, Data()
+    x, y, data = p.x0, p.y0, Noise(**SIGMAS)
     for k in itertools.count(1):
         yield x, y
         y = y - b * k**-b_power * (p.g_y(x, y) + data.vector("g_y", (1,), (k,), y.shape, B))
@@ -143,7 +121,7 @@ def ttsa(
 def stocbio(
     p: Plain, *, D: int, S: int, D_f: int, D_g: int, sizes: Sequence[int], eta: float, a: float, eta_v: float
 ) -> Iterator[Point]:  # fmt: skip
-    x, y, data = p.x0, p.y0, Data()
+    x, y, data = p.x0, p.y0, Noise(**SIGMAS)
     for k in itertools.count(1):
         yield x, y
         for t in range(D):
@@ -160,7 +138,7 @@ def stocbio(
 def pzobo_s(
     p: Plain, *, Q: int, D: int, h: float, S: int, D_f: int, eta: float, a: float, warm: bool = True, common: bool = True
 ) -> Iterator[Point]:  # fmt: skip
-    x, y, data = p.x0, p.y0, Data()
+    x, y, data = p.x0, p.y0, Noise(**SIGMAS)
     for k in itertools.count(1):
         yield x, y
         shape = (1, len(y)) if common else (Q + 1, len(y))
@@ -298,7 +276,7 @@ def test_number_of_terms_may_differ_between_lanes(bowl, door, normal):
 
 def test_series_of_stocbio_is_the_formula_and_not_the_one_of_its_authors_program():
     """Which multiplies only the last term by the step and leaves the first one out."""
-    p, instance = Wavy().plain(), Wavy().build()
+    p, instance = wavy()
     Q, a, eta_v = 6, 0.3, 0.25
     (x0, _), (x, y) = iterates(method(f"stocbio[D=1,Q={Q},a={a},eta_v={eta_v},eta_x=1]"), instance, 1)
     np.testing.assert_allclose(y, p.y0 - a * p.g_y(p.x0, p.y0), rtol=1e-13)

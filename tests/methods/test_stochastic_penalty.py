@@ -6,7 +6,6 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import plain
@@ -14,7 +13,8 @@ import pytest
 import torch
 from bilevelbench_methods.penalty.pair import penalty_gradient
 from helpers import alone, assert_same, iterates, packed, prepared, states_of, trial
-from plain import Plain, Point, Vector, Wavy
+from plain import Noise, Noisy, Point
+from plain_problems import Plain, Vector, Wavy, of_quadratic, quadratic
 
 import bilevelbench
 from bilevelbench import Additive, Constants, Instance, InvalidInput, MissingConstant, Oracle
@@ -22,12 +22,12 @@ from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.setup import pack_algorithm
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.oracle.draws import Draws
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Schedule
 
 STEPS = 20
 SIGMA_F, SIGMA_G = 0.7, 0.3
+NOISE = Noise(SIGMA_F, SIGMA_G)
 QUADRATIC = f"quadratic[dim_x=4,dim_y=6,kappa=1.5,sigma_f={SIGMA_F},sigma_g={SIGMA_G}]"
 
 
@@ -45,24 +45,8 @@ def instance_of(text: str) -> Instance:
 # ---- twenty steps against plain numpy, with the same noise
 
 
-@dataclass(frozen=True)
-class Noisy:
-    """The gradients of a plain problem with the noise of seed 0, which is addressed by place and indices."""
-
-    p: Plain
-    sigma_f: float = SIGMA_F
-    sigma_g: float = SIGMA_G
-
-    def ask(self, block: str, x: Vector, y: Vector, B: int, place: tuple[int, ...], *indices: int) -> Vector:
-        exact = getattr(self.p, block)(x, y)
-        unit = Draws([0]).normal(block, place, indices, len(exact), 1)[:, 0]
-        sigma = self.sigma_f if block[0] == "f" else self.sigma_g
-        return exact + sigma / math.sqrt(B * len(exact)) * unit
-
-
 def noisy_quadratic() -> tuple[Plain, Instance]:
-    instance = instance_of(QUADRATIC)
-    return plain.of_quadratic(instance), instance
+    return quadratic(kappa=1.5, sigma_f=SIGMA_F, sigma_g=SIGMA_G)
 
 
 def noisy_wavy() -> tuple[Plain, Instance]:
@@ -102,61 +86,41 @@ def f2bsa(
     eps: float | None = None,
 ) -> Iterator[Point]:
     """In the paper's form, eta = (eta_x, eta_y, eta_z) with eta_y = a_y/lam; K_t from the recursion if eps is given."""
-    q, (eta_x, eta_y, eta_z), mu = Noisy(p), eta, c["mu"]
+    ask, (eta_x, eta_y, eta_z), mu = Noisy(p, NOISE, B_in), eta, c["mu"]
     x, y, z, t, delta = p.x0, p.y0, p.y0, 0, math.nan
     if eps is not None:
-        start = q.ask("g_y", x, y, B_in, (1,), 0)
+        start = ask("g_y", x, y, (1,), 0)
         delta = 3 * np.sum(start**2) / mu**2 + 2 * c["C_f"] ** 2 / (lam * mu) ** 2
     while True:
         yield x, y
         t += 1
         for k in range(K if eps is None else lower_steps(c, lam, delta, eps)):
-            z = z - eta_z * lam * q.ask("g_y", x, z, B_in, (1, 1), t, k)
+            z = z - eta_z * lam * ask("g_y", x, z, (1, 1), t, k)
             y = y - eta_y * (
-                q.ask("f_y", x, y, B_in, (1, 2), t, k) + lam * q.ask("g_y", x, y, B_in, (1, 3), t, k)
+                ask("f_y", x, y, (1, 2), t, k) + lam * ask("g_y", x, y, (1, 3), t, k)
             )  # fmt: skip
-        g_x = q.ask("g_x", x, y, B_out, (3,), t)
-        d = q.ask("f_x", x, y, B_out, (2,), t) + lam * (g_x - q.ask("g_x", x, z, B_out, (3 if coupled else 4,), t))
+        g_x = ask("g_x", x, y, (3,), t, B=B_out)
+        d = ask("f_x", x, y, (2,), t, B=B_out) + lam * (g_x - ask("g_x", x, z, (3 if coupled else 4,), t, B=B_out))
         x, before = x - eta_x * d, x
         noise = 8 * (SIGMA_F**2 + lam**2 * SIGMA_G**2) / (lam**2 * mu**2) + 2 * SIGMA_G**2 / mu**2
         delta = delta / 2 + 34 * c["L_g"] ** 2 / mu**2 * np.sum((x - before) ** 2) + noise / B_in
 
 
-def schedule(k: int, lam: float, c_a: float, c_g: float, k0: float, a: float, c: float) -> tuple[float, float, float]:
-    """lam, alpha and gam of Kwon et al. at step k, lam growing from its first value."""
-    return lam * ((k + k0) / k0) ** (a - c), c_a * (k + k0) ** -a, c_g * (k + k0) ** -c
-
-
-def f2sa(p: Plain, B: int, T_in: int, xi: float, **rest: float) -> Iterator[Point]:
-    q = Noisy(p)
-    x, y, z, k = p.x0, p.y0, p.y0, 0
-    while True:
-        yield x, y
-        lam, alpha, gam = schedule(k, **rest)
-        t = k + 1
-        for i in range(T_in):
-            z = z - gam * q.ask("g_y", x, z, B, (1, 1), t, i)
-            y = y - alpha * (q.ask("f_y", x, y, B, (1, 2), t, i) + lam * q.ask("g_y", x, y, B, (1, 3), t, i))
-        d_g = q.ask("g_x", x, y, B, (3,), t) - q.ask("g_x", x, z, B, (4,), t)
-        x = x - xi * alpha * (q.ask("f_x", x, y, B, (2,), t) + lam * d_g)
-        k += 1
-
-
 def f3sa(p: Plain, B: int, xi: float, eta: Callable[[int], float], **rest: float) -> Iterator[Point]:
     """All iterates are kept and looked up, so that no estimate can be held against the wrong arguments."""
-    q = Noisy(p)
+    ask = Noisy(p, NOISE, B)
     xs, ys, zs = [p.x0], [p.y0], [p.y0]
     h: dict[int, Vector] = {}
     for k in itertools.count():
         yield xs[k], ys[k]
-        lam, alpha, gam = schedule(k, **rest)
+        lam, alpha, gam = plain.schedule(k, **rest)
 
         def follow(number: int, block: str, u: list[Vector], ahead: int, k: int = k) -> Vector:
-            now = q.ask(block, xs[k], u[k + ahead], B, (number,), k + 1)
+            now = ask(block, xs[k], u[k + ahead], (number,), k + 1)
             if k == 0:
                 h[number] = now
             else:
-                before = q.ask(block, xs[k - 1], u[k - 1 + ahead], B, (number,), k + 1)
+                before = ask(block, xs[k - 1], u[k - 1 + ahead], (number,), k + 1)
                 h[number] = now + (1 - eta(k)) * (h[number] - before)
             return h[number]
 
@@ -165,20 +129,6 @@ def f3sa(p: Plain, B: int, xi: float, eta: Callable[[int], float], **rest: float
         ys.append(ys[k] - alpha * (h_fy + lam * h_gy))
         h_fx, h_gx, h_gxz = follow(4, "f_x", ys, 1), follow(5, "g_x", ys, 1), follow(6, "g_x", zs, 1)
         xs.append(xs[k] - xi * alpha * (h_fx + lam * (h_gx - h_gxz)))
-
-
-def pbgd(p: Plain, B: int, gam: float, K: int, alpha: float, b: float, warm: bool) -> Iterator[Point]:
-    q = Noisy(p)
-    x, y, w, t = p.x0, p.y0, p.y0, 0
-    while True:
-        yield x, y
-        t += 1
-        w = w if warm else y
-        for i in range(K):
-            w = w - b * q.ask("g_y", x, w, B, (1, 1), t, i)
-        d_x = q.ask("f_x", x, y, B, (2,), t) + gam * (q.ask("g_x", x, y, B, (3,), t) - q.ask("g_x", x, w, B, (4,), t))
-        d_y = q.ask("f_y", x, y, B, (2,), t) + gam * q.ask("g_y", x, y, B, (3,), t)
-        x, y = x - alpha * d_x, y - alpha * d_y
 
 
 STEP = (0.05, 0.2 / 50, 0.3 / 50)
@@ -190,11 +140,11 @@ RUNS: dict[str, Callable[[Plain, Constants], Iterator[Point]]] = {
     "f2bsa[lam=50,accuracy=0.5,B_in=40,B_out=9,a_y=0.2,a_z=0.3,eta_x=0.05]": lambda p, c: f2bsa(
         p, c, 50.0, STEP, 40, 9, True, eps=0.5
     ),
-    "f2sa[lam=7,T_in=3,xi=2,a_y=0.2,a_z=0.3,batch=5]": lambda p, c: f2sa(
-        p, 5, 3, 2.0, lam=7.0, c_a=0.2 / 7, c_g=0.3, k0=1.0, a=0.0, c=0.0
+    "f2sa[lam=7,T_in=3,xi=2,a_y=0.2,a_z=0.3,batch=5]": lambda p, c: plain.f2sa(
+        p, 3, 2.0, NOISE, 5, lam=7.0, c_a=0.2 / 7, c_g=0.3, k0=1.0, a=0.0, c=0.0
     ),
-    "f2sa[lam=2,T_in=1,a_y=0.2,a_z=0.4,lam_power=0.2,step_power=0.4,k0=5,batch=1]": lambda p, c: f2sa(
-        p, 1, 1, 1.0, lam=2.0, c_a=0.2 / 2 * 5**0.6, c_g=0.4 * 5**0.4, k0=5.0, a=0.6, c=0.4
+    "f2sa[lam=2,T_in=1,a_y=0.2,a_z=0.4,lam_power=0.2,step_power=0.4,k0=5,batch=1]": lambda p, c: plain.f2sa(
+        p, 1, 1.0, NOISE, 1, lam=2.0, c_a=0.2 / 2 * 5**0.6, c_g=0.4 * 5**0.4, k0=5.0, a=0.6, c=0.4
     ),
     "f3sa[lam=7,xi=2,a_y=0.2,a_z=0.3,eta=0.3,lam_power=0,step_power=0,eta_power=0,batch=5]": lambda p, c: f3sa(
         p, 5, 2.0, lambda k: 0.3, lam=7.0, c_a=0.2 / 7, c_g=0.3, k0=1.0, a=0.0, c=0.0
@@ -202,8 +152,8 @@ RUNS: dict[str, Callable[[Plain, Constants], Iterator[Point]]] = {
     "f3sa[lam=2,a_y=0.2,a_z=0.4,k0=5,batch=1]": lambda p, c: f3sa(
         p, 1, 1.0, lambda k: (1 + k / 5) ** -0.8, lam=2.0, c_a=0.2 / 2 * 5**0.6, c_g=0.4 * 5**0.4, k0=5.0, a=0.6, c=0.4
     ),
-    "pbgd[gam=8,K=3,alpha=0.02,b=0.3,batch=5]": lambda p, c: pbgd(p, 5, 8.0, 3, 0.02, 0.3, warm=False),
-    "pbgd[gam=8,K=3,alpha=0.02,b=0.3,start=warm,batch=5]": lambda p, c: pbgd(p, 5, 8.0, 3, 0.02, 0.3, warm=True),
+    "pbgd[gam=8,K=3,alpha=0.02,b=0.3,batch=5]": lambda p, c: plain.pbgd(p, 8.0, 3, 0.02, 0.3, False, NOISE, 5),
+    "pbgd[gam=8,K=3,alpha=0.02,b=0.3,start=warm,batch=5]": lambda p, c: plain.pbgd(p, 8.0, 3, 0.02, 0.3, True, NOISE, 5),
 }  # fmt: skip
 
 
@@ -360,7 +310,7 @@ def test_lower_steps_fall_to_their_floor_and_are_a_column_of_the_curve():
 def test_9_7_delta_bounds_the_distance_of_the_lower_level_from_its_solutions(noise):
     """In the mean over 64 seeds, at the start of every step."""
     instance = instance_of(f"quadratic[dim_x=4,dim_y=6,kappa=2{noise}]")
-    p, c, lam = plain.of_quadratic(instance), instance.constants, 40.0
+    p, c, lam = of_quadratic(instance), instance.constants, 40.0
     one = method(f"f2bsa[lam={lam},accuracy=0.3,B_in=500,B_out=500]").resolve(c)
     lanes = pack_algorithm([one] * 64, torch.float64)
     oracle = Oracle(instance, one.uses, seeds=range(64))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from bilevelbench_problems import LogRegBreastCancerAgents, QuadraticAgents
+from helpers import assert_conforms
 
 from bilevelbench import FiniteSum, Instance, Shared
 from bilevelbench.model.queries import QUERIES
-from bilevelbench.testing import parametrize_with_checks
 
 SHARED = [
     QuadraticAgents(),
@@ -36,11 +36,9 @@ def test_the_instance_is_the_mean_over_its_agents(problem: Shared, query: str) -
     torch.testing.assert_close(sum(local) / len(local), instance.functions[query](*arguments), rtol=1e-12, atol=1e-12)
 
 
-@parametrize_with_checks(
-    [QuadraticAgents(dim_x=3, dim_y=4), QuadraticAgents(dim_x=3, dim_y=4, sigma_f=0.5, sigma_g=0.5)]
-)
-def test_conformance(plugin, check):
-    check(plugin)
+@pytest.mark.parametrize("sigma", [0.0, 0.5])
+def test_conformance(sigma: float) -> None:
+    assert_conforms(QuadraticAgents(dim_x=3, dim_y=4, sigma_f=sigma, sigma_g=sigma))
 
 
 def test_more_agents_do_not_change_those_that_are_there() -> None:

@@ -8,23 +8,13 @@ import math
 import pytest
 import torch
 from bilevelbench_problems import Chain, chain
-from problem_checks import (
-    call,
-    check_bounds,
-    check_derivatives,
-    check_derivatives_at_solution,
-    check_hessian_bounds,
-    check_hypergradient,
-    check_same,
-    check_solution,
-    close,
-    normal,
-)
+from helpers import assert_conforms
 from pydantic import ValidationError
 from scipy.integrate import quad
+from tensors import check_bits, close, normal
 
-from bilevelbench import Additive, Exact, Instance, Rows
-from bilevelbench.model.queries import QUERIES
+from bilevelbench import Additive, Exact
+from bilevelbench.testing.checks.bounds import bounds_between_pairs
 
 
 def unit(dim: int, **fields: float) -> Chain:
@@ -36,42 +26,14 @@ PROBLEMS = [unit(1), unit(6), unit(5, rotate=False), unit(4, mu=0.3, L=3.0, L_f=
 parametrize = pytest.mark.parametrize("problem", PROBLEMS, ids=repr)
 
 
-def check_bits(instance: Instance, rows: Rows | None = None, scale: float = 1.0) -> None:
-    """A lane alone, in a pack filled up with copies, has the bits that it has among 36."""
-    L = 36
-    x, y, v = (
-        scale * normal(L, d, seed=i).to(instance.x0.dtype) for i, d in enumerate([instance.dx, *[instance.dy] * 2])
-    )
-    for query in QUERIES:
-        arguments = (x, y, v) if "vp" in query else (x, y)
-        extra = () if rows is None else (rows,)
-        whole = call(instance.functions[query], *arguments, *extra)
-        for lane in range(L):
-            copies = torch.full((4,), lane)
-            extra = () if rows is None else (Rows(rows.index[copies], rows.weight[copies]),)
-            alone = call(instance.functions[query], *(a[copies] for a in arguments), *extra)
-            assert all(torch.equal(a[0], w[lane]) for a, w in zip(alone, whole, strict=True)), (query, lane)
+@parametrize
+def test_conformance(problem: Chain) -> None:
+    assert_conforms(problem)
 
 
 @parametrize
-@pytest.mark.parametrize(
-    "check",
-    [check_derivatives, check_derivatives_at_solution, check_solution, check_hypergradient, check_hessian_bounds],
-)
-def test_closed_forms(problem: Chain, check) -> None:
-    check(problem.build())
-
-
-@parametrize
-def test_bounds_hold(problem: Chain) -> None:
-    check_bounds(problem.build(), scale=problem.sig)
-
-
-@parametrize
-def test_build_is_deterministic(problem: Chain) -> None:
-    before = torch.get_rng_state()
-    check_same(problem.build(), problem.build())
-    assert torch.equal(before, torch.get_rng_state())
+def test_bounds_hold_where_F_bends(problem: Chain) -> None:
+    bounds_between_pairs(problem, scale=problem.sig)
 
 
 def test_data_seed_turns_the_chain() -> None:

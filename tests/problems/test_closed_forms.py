@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from bilevelbench_problems import PowerTail, Quadratic, RidgeAbalone, TailAnchor, bilevelbench_problems
-from problem_checks import (
-    check_bounds,
-    check_derivatives,
-    check_derivatives_at_solution,
-    check_hessian_bounds,
-    check_hypergradient,
-    check_same,
-    check_solution,
-)
+from helpers import assert_conforms
 
 from bilevelbench import Additive, Exact, Problem
 
@@ -34,25 +26,8 @@ parametrize = pytest.mark.parametrize("problem", PROBLEMS, ids=repr)
 
 
 @parametrize
-@pytest.mark.parametrize(
-    "check", [check_derivatives, check_derivatives_at_solution, check_solution, check_hypergradient, check_bounds]
-)
-def test_closed_forms(problem: Problem, check) -> None:
-    check(problem.build())
-    if problem.stackable():
-        check(problem.build_lanes((5, 0, 3)))
-
-
-@parametrize
-def test_hessian_bounds(problem: Problem) -> None:
-    check_hessian_bounds(problem.build())
-
-
-@parametrize
-def test_build_is_deterministic_and_leaves_the_global_generator_alone(problem: Problem) -> None:
-    before = torch.get_rng_state()
-    check_same(problem.build(), problem.build())
-    assert torch.equal(before, torch.get_rng_state())
+def test_conformance(problem: Problem) -> None:
+    assert_conforms(problem)
 
 
 @parametrize

@@ -11,8 +11,8 @@ import pytest
 import torch
 from bilevelbench_problems import GPT2Cleaning
 from bilevelbench_problems.instruct import ALPACA, BYTE_PAIRS, Corpus, Example, Tokens, alpaca, synthetic_instruct
-from problem_checks import call, close, normal
 from pydantic import ValidationError
+from tensors import call, close, normal
 from torch.func import functional_call
 
 import bilevelbench
@@ -20,7 +20,6 @@ from bilevelbench import FiniteSum, Instance, InvalidInput, Oracle, Rows
 from bilevelbench.model.derivatives import derive
 from bilevelbench.model.queries import QUERIES
 from bilevelbench.plan.trial import Schedule
-from bilevelbench.testing import parametrize_with_checks
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed (extra `llm`)")
 
@@ -251,11 +250,6 @@ def test_g_is_the_weighted_sum_of_both_sources_means(module) -> None:
     close(
         instance.metrics["test_loss"](x, y[None])[0, 0], model.losses(y, Tokens.of(corpus.test[:10], corpus, 24)).mean()
     )
-
-
-@parametrize_with_checks([GPT2Cleaning])
-def test_conformance_as_far_as_a_lower_level_that_is_not_convex_allows(plugin, check) -> None:
-    check(plugin)
 
 
 def test_effective_counts() -> None:

@@ -10,23 +10,11 @@ import torch
 from bilevelbench_problems import LabelCleaningDigits, LogRegDigits
 from bilevelbench_problems.cross_entropy import Dense, Softmax, solve
 from bilevelbench_problems.label_cleaning import Cleaned, _hess_phi, _looked_at
-from problem_checks import (
-    call,
-    check_against_differences,
-    check_derivatives,
-    check_derivatives_of_rows,
-    check_rows_are_unbiased,
-    check_same,
-    close,
-    joint_hessian,
-    normal,
-)
 from pydantic import ValidationError
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
-from test_chain import check_bits
-from test_logreg import some_rows
+from tensors import call, check_against_differences, check_bits, close, joint_hessian, normal, some_rows
 
 import bilevelbench
 from bilevelbench import FiniteSum, Instance, Oracle
@@ -147,12 +135,6 @@ def test_lower_level_needs_a_ridge(ridge: float) -> None:
         LabelCleaningDigits(ridge=ridge)
 
 
-def test_build_is_deterministic() -> None:
-    before = torch.get_rng_state()
-    check_same(LabelCleaningDigits().build(), LabelCleaningDigits().build())
-    assert torch.equal(before, torch.get_rng_state())
-
-
 # ---------------------------------------------------------------------------------------------- functions
 
 
@@ -181,10 +163,6 @@ def test_precision_and_recall_of_known_answers(instance: Instance, plain: Numpy)
     assert recall == pytest.approx([1, 0, 0.5, 1, 0])
 
 
-def test_derivatives_of_the_whole_sum(instance: Instance) -> None:
-    check_derivatives(instance)
-
-
 def test_derivatives_against_differences_of_numpy(instance: Instance, plain: Numpy) -> None:
     check_against_differences(instance, plain, 2 * normal(1, DY, seed=1))
 
@@ -205,16 +183,6 @@ def test_wide_packs_are_worked_off_in_blocks_of_lanes(instance: Instance, lanes:
 
 
 # ---------------------------------------------------------------------------------------------- rows
-
-
-@pytest.mark.parametrize("points", [(), (3,)])
-@pytest.mark.parametrize("x_points", [(), (3,)])
-def test_derivatives_of_rows(instance: Instance, points: tuple[int, ...], x_points: tuple[int, ...]) -> None:
-    check_derivatives_of_rows(instance, some_rows(instance, *points, 4, 7), normal(*x_points, 4, DX))
-
-
-def test_rows_are_unbiased(instance: Instance) -> None:
-    check_rows_are_unbiased(instance)
 
 
 def test_a_mini_batch_moves_its_own_weights_only(instance: Instance) -> None:

@@ -8,35 +8,19 @@ import numpy as np
 import pytest
 import torch
 from bilevelbench_problems import LogRegBreastCancer, LogRegDigits
-from problem_checks import (
-    check_derivatives,
-    check_derivatives_of_rows,
-    check_rows_are_unbiased,
-    check_same,
-    close,
-    lower_hessian,
-    normal,
-)
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import logsumexp, softmax
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
-from test_chain import check_bits
+from tensors import check_bits, close, lower_hessian, normal, some_rows
 
-from bilevelbench import FiniteSum, Instance, Oracle, Problem, Rows
+from bilevelbench import FiniteSum, Oracle, Problem
 from bilevelbench.engine.evaluator import Evaluator
 from bilevelbench.model.queries import QUERIES
 
 CLASSES = [LogRegDigits, LogRegBreastCancer]
 SHAPES = {"logreg_digits": (64, 10, 899, 449), "logreg_breast_cancer": (30, 1, 285, 142)}
 parametrize = pytest.mark.parametrize("problem", [cls() for cls in CLASSES], ids=lambda p: p.name)
-
-
-def some_rows(instance: Instance, *shape: int, seed: int = 0) -> Rows:
-    """(*points, L, B) rows that exist in f and in g, with weights that need not sum to one."""
-    rng = torch.Generator().manual_seed(seed)
-    index = torch.randint(min(instance.noise.n_f, instance.noise.n_g), shape, generator=rng)
-    return Rows(index, torch.rand(shape, generator=rng))
 
 
 class Numpy:
@@ -137,23 +121,6 @@ def test_values_and_metrics(problem: Problem) -> None:
     assert float(instance.metrics["test_loss"](x, y)) == pytest.approx(test.value(z))
     right = np.mean(test.logits(z).argmax(1) == test.b)
     assert float(instance.metrics["test_accuracy"](x, y)) == pytest.approx(right)
-
-
-@parametrize
-def test_derivatives_of_the_whole_sum(problem: Problem) -> None:
-    check_derivatives(problem.build())
-
-
-@parametrize
-@pytest.mark.parametrize("points", [(), (3,)])
-def test_derivatives_of_rows(problem: Problem, points: tuple[int, ...]) -> None:
-    instance = problem.build()
-    check_derivatives_of_rows(instance, some_rows(instance, *points, 4, 7), normal(3, 4, instance.dx))
-
-
-@parametrize
-def test_rows_are_unbiased(problem: Problem) -> None:
-    check_rows_are_unbiased(problem.build())
 
 
 @parametrize
@@ -281,13 +248,6 @@ def test_the_lower_hessian_is_positive_for_every_x() -> None:
     x, y = 3 * normal(5, 1, 30), 10 * normal(5, 1, 30, seed=1)
     spectrum = torch.linalg.eigvalsh(lower_hessian(instance, x, y))
     assert (spectrum[..., 0] >= 0.01 * x.amin(-1).exp()).all()
-
-
-@parametrize
-def test_build_is_deterministic(problem: Problem) -> None:
-    before = torch.get_rng_state()
-    check_same(problem.build(), problem.build())
-    assert torch.equal(before, torch.get_rng_state())
 
 
 @parametrize

@@ -18,24 +18,20 @@ import torch
 from bilevelbench_problems import Newsgroups, NewsgroupsSynthetic, newsgroups
 from bilevelbench_problems.csr import CSR
 from bilevelbench_problems.newsgroups import Posts, _prepared
-from problem_checks import (
-    check_against_differences,
-    check_derivatives,
-    check_same,
-    close,
-    normal,
-)
+from helpers import assert_conforms
 from pydantic import ValidationError
 from scipy.sparse import csr_matrix, random_array
 from scipy.special import log_softmax, softmax
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import LogisticRegression
-from test_chain import check_bits
+from tensors import check_against_differences, check_bits, close, normal
 
 import bilevelbench
 from bilevelbench import InvalidInput
 from bilevelbench.engine.evaluator import Evaluator
 from bilevelbench.plan.trial import Schedule
+from bilevelbench.testing.checks.stacking import check_points
+from bilevelbench.testing.points import first_difference
 
 P, C = 40, 4
 TINY = NewsgroupsSynthetic(documents=300, p=P, classes=C, length=12, reg_scale=0.01, pretrain=20, topical=0.3)
@@ -125,8 +121,21 @@ def test_sparse_products_can_be_differentiated_twice() -> None:
 # ---------------------------------------------------------------------------------------------- derivatives
 
 
-def test_derivatives(instance) -> None:
-    check_derivatives(instance)
+def test_conformance() -> None:
+    assert_conforms(TINY)
+
+
+class Stacked(NewsgroupsSynthetic):
+    """As if it promised to take points at once: its functions can, although one by one is faster."""
+
+    def build(self):
+        instance = super().build()
+        instance.points = "stack"
+        return instance
+
+
+def test_functions_take_points_at_once() -> None:
+    check_points(Stacked(**dict(TINY)))
 
 
 def test_functions_and_metrics_against_numpy(instance, plain: Numpy) -> None:
@@ -364,7 +373,7 @@ def test_data_seeds_differ_and_builds_agree() -> None:
     before = torch.get_rng_state()
     _prepared.cache_clear()
     newsgroups._start.cache_clear()
-    check_same(one, TINY.build())
+    assert not first_difference(one, TINY.build())
     assert torch.equal(before, torch.get_rng_state())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from bilevelbench_problems import Quadratic
-from problem_checks import joint_hessian, lower_hessian
+from tensors import joint_hessian, lower_hessian
 
 
 @pytest.mark.parametrize("problem", [Quadratic(), Quadratic(kappa=50, L=3.0, reg=1.5), Quadratic(dim_x=1, dim_y=1)])

@@ -10,27 +10,19 @@ import torch
 from bilevelbench_methods.penalty.f2bsa import F2BSA
 from bilevelbench_problems import SourceCleaningLinear
 from bilevelbench_problems.sources import Sources, dealt, garbage_weight, means, of_rows, turn
-from problem_checks import (
-    check_derivatives,
-    check_derivatives_of_rows,
-    check_rows_are_unbiased,
-    check_same,
-    close,
-    joint_hessian,
-    normal,
-)
+from helpers import assert_conforms
 from pydantic import ValidationError
 from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
-from test_chain import check_bits
-from test_logreg import some_rows
+from tensors import check_bits, close, joint_hessian, normal, some_rows
 
 import bilevelbench
 from bilevelbench import FiniteSum, Instance, InvalidInput, Oracle, Rows
 from bilevelbench.engine.evaluator import Evaluator
 from bilevelbench.engine.sanity import check_instance
 from bilevelbench.plan.trial import Schedule
-from bilevelbench.testing import parametrize_with_checks
+from bilevelbench.testing.checks.derivatives import check_derivatives
+from bilevelbench.testing.checks.stacking import check_points
 
 C, P, DY = 4, 10, 40
 
@@ -92,10 +84,9 @@ def plain(problem: SourceCleaningLinear) -> Numpy:
     return built(problem)[1]
 
 
-@parametrize_with_checks([SourceCleaningLinear(), SourceCleaningLinear(sources=3, corruption=0.9)])
-def test_conformance(plugin, check) -> None:
-    torch.set_default_dtype(torch.float32)  # the kit sets its own
-    check(plugin)
+@pytest.mark.parametrize("sources", [2, 4])
+def test_conformance(sources: int) -> None:
+    assert_conforms(linear(sources=sources, corruption=0.9))
 
 
 # ---------------------------------------------------------------------------------------------- data
@@ -146,10 +137,6 @@ def test_parameters_are_checked(wrong: dict[str, float]) -> None:
         linear(**wrong)
 
 
-def test_build_is_deterministic(problem: SourceCleaningLinear) -> None:
-    check_same(problem.build(), problem.build())
-
-
 # ---------------------------------------------------------------------------------------------- functions
 
 
@@ -164,10 +151,6 @@ def test_values_and_metrics(instance: Instance, plain: Numpy) -> None:
     assert seen["weight_error"] == pytest.approx(np.linalg.norm(w - np.eye(plain.m)[0]))
     assert seen["val_loss"] == pytest.approx(plain.f(b))
     assert seen["test_loss"] == pytest.approx(plain.losses(plain.T, plain.t, b).mean())
-
-
-def test_derivatives_of_the_whole_sum(instance: Instance) -> None:
-    check_derivatives(instance)
 
 
 def test_gradients_against_differences_of_numpy(instance: Instance, plain: Numpy) -> None:
@@ -193,15 +176,10 @@ def test_weights_of_sources_turn_like_a_softmax() -> None:
 # ---------------------------------------------------------------------------------------------- rows
 
 
-@pytest.mark.parametrize("estimator", ["unbiased", "ratio"])
-@pytest.mark.parametrize("points", [(), (3,)])
-def test_derivatives_of_rows(estimator: str, points: tuple[int, ...]) -> None:
-    instance = built(linear(estimator=estimator, sources=3, corruption=0.6))[0]
-    check_derivatives_of_rows(instance, some_rows(instance, *points, 4, 7), normal(4, 3))
-
-
-def test_rows_are_unbiased(instance: Instance) -> None:
-    check_rows_are_unbiased(instance)
+@pytest.mark.parametrize("check", [check_derivatives, check_points])
+def test_derivatives_of_the_ratio(check) -> None:
+    """Which is biased, so that not all of the kit holds for it."""
+    check(linear(estimator="ratio", sources=3, corruption=0.6))
 
 
 def test_the_mean_over_mini_batches_is_the_whole_sum_only_if_unbiased() -> None:

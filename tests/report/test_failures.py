@@ -8,9 +8,8 @@ import io
 import made
 import numpy as np
 import pytest
-from helpers import DIVERGES, HEALTHY, Reader, guide_command, guide_problem, uncertified
+from helpers import DIVERGES, HEALTHY, Reader, cli, guide_command, guide_problem, uncertified
 from rich.console import Console
-from test_cli import cli
 
 from bilevelbench.cli import progress
 from bilevelbench.execute.executor import Done

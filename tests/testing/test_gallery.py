@@ -56,37 +56,53 @@ METHODS = {
     "false_claim": ("claims", "saw oracle = 'gradient' beside second-order queries in `uses`; say oracle='HVP'"),
     "undocumented": ("documented", "a docstring of the class or its file; saw none; write the equations there"),
 }
+#: class in problems.py -> the same
 PROBLEMS = {
-    "wrong_hvp_sign": (
+    "WrongHvpSign": (
         "derivatives",
         "hvp_g_yy to be the derivative of g by autograd; saw a relative difference of 2 (it has",
     ),
-    "wrong_mu": ("strong_convexity", "no eigenvalue of g_yy below mu = 0.9; saw 0.5; lower mu"),
-    "wrong_mu_at": ("strong_convexity", "no eigenvalue of g_yy below mu_at(x) = "),
-    "wrong_lipschitz": (
+    "WrongMu": ("strong_convexity", "no eigenvalue of g_yy below mu = 0.9; saw 0.5; lower mu"),
+    "WrongMuAt": ("strong_convexity", "no eigenvalue of g_yy below mu_at(x) = "),
+    "WrongLipschitz": (
         "lipschitz_gradients",
         "L_f = 0.25 to bound the change of its gradient; saw a change of 1 per unit",
     ),
-    "wrong_slope": ("slope_of_f", "|f_y| <= C_f = 2; saw"),
-    "wrong_constant_name": ("constants", "known names of constants; saw 'mu_g'; correct it; did you mean 'mu'?"),
-    "random_build": (
+    "WrongSlope": ("slope_of_f", "|f_y| <= C_f = 2; saw"),
+    "WrongConstantName": ("constants", "known names of constants; saw 'mu_g'; correct it; did you mean 'mu'?"),
+    "RandomBuild": (
         "build_is_deterministic",
         "generators alone; saw that of torch moved; draw with generator=self.gen",
     ),
-    "detaches": (
+    "Detaches": (
         "finite_differences",
         "grad_f_y to be the slope of f along a direction of y, by central differences; saw 0 ",
     ),
-    "mixed_lanes": ("lanes", "value_g of a lane to be the same in any company; saw another answer for lane 0 of 4"),
-    "wrong_hypergradient": ("hypergradient", "grad phi to be the slope of phi, by central differences; saw"),
-    "wrong_solution": ("lower_solution", "g_y(x, y*(x)) = 0; saw |g_y| ="),
+    "MixedLanes": ("lanes", "value_g of a lane to be the same in any company; saw another answer for lane 0 of 4"),
+    "WrongHypergradient": ("hypergradient", "grad phi to be the slope of phi, by central differences; saw"),
+    "WrongCurvature": (
+        "hessian_of_phi",
+        "Reference.hess_phi to be the derivative of grad_phi, by differences in each coordinate; saw 4",
+    ),
+    "WrongPoints": ("points", "hvp_g_yy at three stacked points of x to be (3, 4, 3), point by point; saw (4, 3)"),
+    "WrongStack": (
+        "stacked_data",
+        "Reference.phi of data set 0 in a stack to be what `build` gives for it; saw another",
+    ),
+    "SteepFarAway": ("bounds", "L_f = 1 to hold everywhere; saw"),
+    "BiasedRows": ("noise", "the mean of value_g over all blocks of rows to be that of the whole sum; saw a relative"),
+    "WrongSolution": ("lower_solution", "g_y(x, y*(x)) = 0; saw |g_y| ="),
 }
 
 
 @functools.cache
 def outcomes(name):
-    find = registry().algorithm if name in METHODS else registry().problem
-    return {outcome.check: outcome for outcome in run_checks(find(str(GALLERY / f"{name}.py")).value)}
+    entry = (
+        registry().algorithm(str(GALLERY / f"{name}.py"))
+        if name in METHODS
+        else registry().problem(f"{GALLERY / 'problems.py'}:{name}")
+    )
+    return {outcome.check: outcome for outcome in run_checks(entry.value)}
 
 
 @pytest.mark.parametrize(("name", "check", "words"), [(name, *row) for name, row in {**METHODS, **PROBLEMS}.items()])
@@ -168,7 +184,7 @@ def test_what_no_process_survives(name, options, words):
 def install(folder):
     """Each file of the gallery as a distribution of its own, as pip would leave it."""
     for file in sorted(GALLERY.glob("*.py")):
-        text, kind = file.read_text(), "problems" if file.stem in PROBLEMS else "algorithms"
+        text, kind = file.read_text(), "problems" if file.stem == "problems" else "algorithms"
         classes = re.findall(r"^class (\w+)\((?:Algorithm|Problem)\)", text, flags=re.MULTILINE)
         hook = f"@hookimpl\ndef bilevelbench_{kind}():\n    return [{', '.join(classes)}]\n"
         (folder / f"bad_{file.stem}.py").write_text(f"{text}\n\nfrom bilevelbench import hookimpl\n\n{hook}")

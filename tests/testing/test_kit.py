@@ -23,10 +23,8 @@ def made(name, **params):
     return tables[name].value(**params)
 
 
-@parametrize_with_checks(
-    [made("f2ba"), made("aid", solver="richardson"), made("f2bsa"), made("quadratic"), made("tail_anchor", c=0.5)]
-)
-def test_built_in(plugin, check):
+@parametrize_with_checks([made("aid", solver="richardson"), made("tail_anchor", c=0.5)])
+def test_as_tests_of_pytest(plugin, check):
     check(plugin)
 
 

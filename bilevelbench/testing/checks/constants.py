@@ -17,17 +17,11 @@ from bilevelbench.model.lanes import dot, norm
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.testing.outcome import Failure, Skip
-from bilevelbench.testing.points import DENSE, ask, instance_of, is_cheap, lanes_of, normal, points_of
+from bilevelbench.testing.points import DENSE, ask, declared, instance_of, is_cheap, lanes_of, normal, points_of
 
 _KNOWN = {
     "mu", "L_f", "L_g", "rho_f", "rho_g", "nu_g", "C_f", "Delta", "R", "sigma_f", "sigma_g", "sigma_h", *_FORMULAS,
 }  # fmt: skip
-
-
-def _holds(problem: Problem, *names: str) -> dict[str, float]:
-    """The values of those constants that are declared to hold."""
-    given = instance_of(problem).constants.given
-    return {name: given[name].most for name in names if name in given and given[name].kind != "estimated"}
 
 
 def _far_and_near(problem: Problem) -> Iterator[tuple[Tensor, Tensor]]:
@@ -52,7 +46,7 @@ def check_constants(problem: Problem) -> None:
             raise Failure(
                 "finite constants, zero or more", f"{name} = {constant.value}", "leave out what does not exist"
             )
-    holds = _holds(problem, "mu", "L_gy", "L_g")
+    holds = declared(problem, "mu", "L_gy", "L_g")
     for low, high in (("mu", "L_gy"), ("mu", "L_g"), ("L_gy", "L_g")):
         if low in holds and high in holds and holds[low] > holds[high] * (1 + 1e-9):
             raise Failure(f"{low} <= {high}", f"{holds[low]:.6g} > {holds[high]:.6g}", "correct one of them")
@@ -60,7 +54,7 @@ def check_constants(problem: Problem) -> None:
 
 def check_strong_convexity(problem: Problem) -> None:
     """The Hessian of g in y has no eigenvalue below mu, nor below mu_at(x), at points near and far."""
-    holds, instance = _holds(problem, "mu"), instance_of(problem)
+    holds, instance = declared(problem, "mu"), instance_of(problem)
     if not holds and instance.mu_at is None:
         raise Skip("mu is not declared to hold everywhere, and there is no mu_at")
     if holds and not holds["mu"] > 0:
@@ -132,7 +126,7 @@ def _lanczos(H: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor
 
 def check_lipschitz_gradients(problem: Problem) -> None:
     """L_gy, L_g, L_f and L_phi bound the change of the gradients, along directions in which they change most."""
-    holds = _holds(problem, "L_gy", "L_g", "L_f", "L_phi")
+    holds = declared(problem, "L_gy", "L_g", "L_f", "L_phi")
     if not holds:
         raise Skip("none of L_gy, L_g, L_f, L_phi is declared to hold everywhere")
     for name, gradient, z in _gradients(problem):
@@ -184,7 +178,7 @@ def _steepest(gradient: Callable[[Tensor], Tensor], z: Tensor, iterations: int, 
 
 def check_lipschitz_hessians(problem: Problem) -> None:
     """rho_f, rho_g, rho_phi bound second differences of gradients: |grad(z+d) - 2 grad(z) + grad(z-d)| <= rho |d|^2."""
-    holds = {name.replace("rho", "L"): value for name, value in _holds(problem, "rho_f", "rho_g", "rho_phi").items()}
+    holds = {name.replace("rho", "L"): value for name, value in declared(problem, "rho_f", "rho_g", "rho_phi").items()}
     if not holds:
         raise Skip("none of rho_f, rho_g, rho_phi is declared to hold everywhere")
     for name, gradient, z in _gradients(problem):
@@ -210,7 +204,7 @@ def check_lipschitz_hessians(problem: Problem) -> None:
 
 def check_slope_of_f(problem: Problem) -> None:
     """|f_y| <= C_f at points near and far."""
-    holds = _holds(problem, "C_f")
+    holds = declared(problem, "C_f")
     if not holds:
         raise Skip("C_f is not declared to hold everywhere")
     for x, y in _far_and_near(problem):
@@ -225,7 +219,7 @@ def check_slope_of_f(problem: Problem) -> None:
 
 def check_start(problem: Problem) -> None:
     """phi(x0) - phi(x) <= Delta, and |y0 - y*(x0)|^2 <= R."""
-    holds, instance = _holds(problem, "Delta", "R"), instance_of(problem)
+    holds, instance = declared(problem, "Delta", "R"), instance_of(problem)
     if not holds:
         raise Skip("neither Delta nor R is declared to hold")
     evaluator, L = Evaluator(instance), lanes_of(problem)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import plugins
+from helpers import cli, plugins
 from torch import Tensor
 
 from bilevelbench import Algorithm
-from bilevelbench.cli.app import main
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import InvalidInput
 from bilevelbench.execute.executor import Execution
@@ -41,19 +37,6 @@ from bilevelbench.studies.tuning.study import run_tuning
 
 HERE = Execution(jobs=0)
 SMALL = ["-p", "quadratic[dim_x=5,data_seed=0,1]", "--budget", "300", "--jobs", "0"]
-
-
-def cli(*arguments: object) -> tuple[int, str, str]:
-    out, err, argv, code = io.StringIO(), io.StringIO(), sys.argv, 0
-    sys.argv = ["bilevelbench", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-    except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 0
-    finally:
-        sys.argv = argv
-    return code, out.getvalue(), err.getvalue()
 
 
 def plan(*methods: str | AlgorithmEntry, problem: str = "quadratic", schedule: Schedule | None = None, **rule) -> Suite:
