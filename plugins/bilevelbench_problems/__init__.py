@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bilevelbench import Problem, hookimpl
 from bilevelbench_problems.chain import Chain
+from bilevelbench_problems.convex_toy import ConvexToy
+from bilevelbench_problems.cosine_kappa import CosineKappa
 from bilevelbench_problems.gpt2_cleaning import GPT2Cleaning
 from bilevelbench_problems.label_cleaning import LabelCleaningDigits
 from bilevelbench_problems.logcosh import LogCosh
@@ -12,16 +14,20 @@ from bilevelbench_problems.newsgroups import Newsgroups, NewsgroupsSynthetic
 from bilevelbench_problems.power_tail import PowerTail
 from bilevelbench_problems.quadratic import Quadratic
 from bilevelbench_problems.quadratic_agents import QuadraticAgents
+from bilevelbench_problems.quadratic_sum import QuadraticSum
 from bilevelbench_problems.ridge_abalone import RidgeAbalone
 from bilevelbench_problems.saddle import Saddle, SaddleChain
 from bilevelbench_problems.source_cleaning import SourceCleaningLinear
 from bilevelbench_problems.tail_anchor import TailAnchor
+from bilevelbench_problems.washboard import Washboard, WashboardA3
 
 
 @hookimpl
 def bilevelbench_problems() -> list[type[Problem]]:
     return [
         Chain,
+        ConvexToy,
+        CosineKappa,
         GPT2Cleaning,
         LabelCleaningDigits,
         LogCosh,
@@ -33,9 +39,12 @@ def bilevelbench_problems() -> list[type[Problem]]:
         PowerTail,
         Quadratic,
         QuadraticAgents,
+        QuadraticSum,
         RidgeAbalone,
         Saddle,
         SaddleChain,
         SourceCleaningLinear,
         TailAnchor,
+        Washboard,
+        WashboardA3,
     ]
