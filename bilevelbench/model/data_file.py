@@ -200,7 +200,8 @@ class DataFile:
         return (
             f"data file {self.name!r} is in none of six places: no path was given and {env}; it is not bundled; "
             f"{package}; {system}; the cache has no {self._cached}; and the network failed ({failure}); "
-            f"set BILEVELBENCH_DATA to a folder that holds {self.path}, or run `bilevelbench data fetch {self.name}` with a network"
+            f"set BILEVELBENCH_DATA to a folder that holds {self.path}, or run `bilevelbench data fetch {self.name}` "
+            "with a network"
         )
 
     # ------------------------------------------------------------------------------------------------ contents

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bilevelbench import Problem, hookimpl
 from bilevelbench_problems.chain import Chain
+from bilevelbench_problems.cleaning_images import CleaningFashion, CleaningMNIST
 from bilevelbench_problems.convex_toy import ConvexToy
 from bilevelbench_problems.cosine_kappa import CosineKappa
 from bilevelbench_problems.gpt2_cleaning import GPT2Cleaning
-from bilevelbench_problems.label_cleaning import LabelCleaningDigits
+from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris
 from bilevelbench_problems.logcosh import LogCosh
-from bilevelbench_problems.logreg import LogRegBreastCancer, LogRegBreastCancerAgents, LogRegDigits
+from bilevelbench_problems.logreg import LogRegBreastCancer, LogRegBreastCancerAgents, LogRegDigits, LogRegWine
 from bilevelbench_problems.newsgroups import Newsgroups, NewsgroupsSynthetic
 from bilevelbench_problems.power_tail import PowerTail
 from bilevelbench_problems.quadratic import Quadratic
@@ -26,14 +27,18 @@ from bilevelbench_problems.washboard import Washboard, WashboardA3
 def bilevelbench_problems() -> list[type[Problem]]:
     return [
         Chain,
+        CleaningFashion,
+        CleaningMNIST,
         ConvexToy,
         CosineKappa,
         GPT2Cleaning,
         LabelCleaningDigits,
+        LabelCleaningIris,
         LogCosh,
         LogRegBreastCancer,
         LogRegBreastCancerAgents,
         LogRegDigits,
+        LogRegWine,
         Newsgroups,
         NewsgroupsSynthetic,
         PowerTail,
