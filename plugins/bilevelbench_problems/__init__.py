@@ -11,6 +11,7 @@ from bilevelbench_problems.gpt2_cleaning import GPT2Cleaning
 from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris
 from bilevelbench_problems.logcosh import LogCosh
 from bilevelbench_problems.logreg import LogRegBreastCancer, LogRegBreastCancerAgents, LogRegDigits, LogRegWine
+from bilevelbench_problems.logreg_covtype import LogRegCovtype
 from bilevelbench_problems.newsgroups import Newsgroups, NewsgroupsSynthetic
 from bilevelbench_problems.power_tail import PowerTail
 from bilevelbench_problems.quadratic import Quadratic
@@ -37,6 +38,7 @@ def bilevelbench_problems() -> list[type[Problem]]:
         LogCosh,
         LogRegBreastCancer,
         LogRegBreastCancerAgents,
+        LogRegCovtype,
         LogRegDigits,
         LogRegWine,
         Newsgroups,

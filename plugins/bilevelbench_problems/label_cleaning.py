@@ -41,7 +41,7 @@ from torch import Generator, Tensor
 from bilevelbench import Constant, FiniteSum, Instance, Problem, Rows, bound, dot, estimated, exact
 from bilevelbench_problems.common import joint_norm, spread
 from bilevelbench_problems.cross_entropy import CACHED_SCORES, Dense, Loss, Softmax, solve
-from bilevelbench_problems.logreg import LogReg, LogRegDigits
+from bilevelbench_problems.logreg import LogReg, LogRegDigits, LogRegIris
 
 _FLAT = 20.0  # σ' = 2e-9
 _SLOPES = (1 / 4, 1 / (6 * math.sqrt(3)), 1 / 8)  # the largest |σ'|, |σ''|, |σ'''|
@@ -130,23 +130,10 @@ class LabelCleaningDigits(_Small):
     """share of the training labels that are wrong"""
 
 
-class _Iris(LogReg):
-    """The flowers as rows and labels."""
-
-    classes = 3
-    standardised = True
-
-    def _features(self) -> tuple[Tensor, Tensor]:
-        from sklearn.datasets import load_iris
-
-        A, b = load_iris(return_X_y=True)
-        return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
-
-
 class LabelCleaningIris(_Small):
     name = "label_cleaning_iris"
     classes = 3
-    rows = _Iris
+    rows = LogRegIris
 
     corruption: Annotated[float, Field(gt=0, lt=1)] = 0.3
     """share of the training labels that are wrong"""

@@ -181,6 +181,19 @@ class LogRegWine(LogReg):
         return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
 
 
+class LogRegIris(LogReg):
+    """For its rows and their split, which `label_cleaning_iris` takes; not a problem by itself."""
+
+    classes = 3
+    standardised = True
+
+    def _features(self) -> tuple[Tensor, Tensor]:
+        from sklearn.datasets import load_iris
+
+        A, b = load_iris(return_X_y=True)
+        return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
+
+
 class LogRegBreastCancerAgents(Shared, LogRegBreastCancer):
     """logreg_breast_cancer whose training and validation rows are dealt out to agents: f_i and g_i are means over agent i's.
 
