@@ -7,6 +7,7 @@ from bilevelbench_problems.chain import Chain
 from bilevelbench_problems.cleaning_images import CleaningFashion, CleaningMNIST
 from bilevelbench_problems.convex_toy import ConvexToy
 from bilevelbench_problems.cosine_kappa import CosineKappa
+from bilevelbench_problems.distill import DistillDigits, DistillMNIST
 from bilevelbench_problems.gpt2_cleaning import GPT2Cleaning
 from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris
 from bilevelbench_problems.logcosh import LogCosh
@@ -32,6 +33,8 @@ def bilevelbench_problems() -> list[type[Problem]]:
         CleaningMNIST,
         ConvexToy,
         CosineKappa,
+        DistillDigits,
+        DistillMNIST,
         GPT2Cleaning,
         LabelCleaningDigits,
         LabelCleaningIris,

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from bilevelbench import Constant, DataFile, bound, estimated
 from bilevelbench_problems.cross_entropy import Loss, Softmax
-from bilevelbench_problems.estimates import Levels, measured
+from bilevelbench_problems.estimates import Levels, measured, top
 from bilevelbench_problems.images import FASHION_MNIST, MNIST, MNIST_5K, Images, fashion_mnist, mnist, mnist_5k
 from bilevelbench_problems.label_cleaning import Cleaning, Parts, Weighted, bounds, longest, mislabelled
 
@@ -127,11 +127,6 @@ def _with_one(A: Tensor) -> Tensor:
     return torch.cat([A, torch.ones_like(A[:, :1])], 1)
 
 
-def _top(A: Tensor) -> float:
-    """λ(G)."""
-    return float(torch.linalg.eigvalsh(A.T @ A)[-1]) / len(A)
-
-
 @functools.lru_cache(maxsize=4)
 def _constants(problem: _CleaningImages) -> dict[str, Constant]:
     """Some seconds, so it is kept."""
@@ -146,7 +141,7 @@ def _constants(problem: _CleaningImages) -> dict[str, Constant]:
     )
     x, y = problem._x0(n).float(), torch.zeros(1, problem.classes * train.p, dtype=torch.float32)
     start = measured(levels, x, y, ridge, h=0.1 * n**0.5)  # a tenth in each weight
-    known = bounds(link, ridge, n, _top(A), longest(A), _top(V), longest(V))
+    known = bounds(link, ridge, n, top(A), longest(A), top(V), longest(V))
     loss, slope = float(val.value(train.matrix(start.y))), known["C_f"].most
     return {
         **known,

@@ -73,6 +73,11 @@ class Levels:
         return conjugate_gradient(_Plain(), product, b, torch.zeros_like(b), _PRODUCTS, relative * norm(b), cold=True)
 
 
+def top(A: Tensor) -> float:
+    """λ(G), G = mean a aᵀ over the rows of A (n, p), for many rows."""
+    return float(torch.linalg.eigvalsh(A.T @ A)[-1]) / len(A)
+
+
 @dataclass(frozen=True)
 class Start:
     """y near y*(x0), how far from it at most, and the curvature of φ there."""

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from bilevelbench import Constant, DataFile, bound, estimated
 from bilevelbench_problems.common import joint_norm
-from bilevelbench_problems.cross_entropy import Dense, Loss
-from bilevelbench_problems.estimates import Levels, measured
+from bilevelbench_problems.cross_entropy import Loss
+from bilevelbench_problems.estimates import Levels, measured, top
 from bilevelbench_problems.logreg import LogReg, Regulariser
 
 _ROWS, _FEATURES = 581_012, 54
@@ -101,19 +101,18 @@ def _constants(problem: LogRegCovtype) -> dict[str, Constant]:
     x = torch.full((1, problem.classes), problem.start, dtype=single)
     s = reg * math.exp(problem.start)
     start = measured(levels, x, torch.zeros(1, link.scores * _FEATURES, dtype=single), s, h=0.1)
-    top, top_val = Dense(link, *train).top(), Dense(link, *val).top()
-    long, long_val = (float(A.norm(dim=1).max()) for A, _ in (train, val))
-    L_gy, slope = link.curvature * top + s, link.slope * math.sqrt(top_val)
+    (most, long), (most_val, long_val) = ((top(A), float(A.norm(dim=1).max())) for A, _ in (train, val))
+    L_gy, slope = link.curvature * most + s, link.slope * math.sqrt(most_val)
     sizes = shape(start.y).square().sum(-1).flatten()  # of the rows: R couples x_c with Y_c
     size = float(sizes.max().sqrt())
     return {
         "mu": estimated(s),
         "L_gy": estimated(L_gy),
         "L_g": estimated(joint_norm(0.5 * s * sizes, s * sizes.sqrt(), L_gy)),
-        "rho_g": estimated(link.third * long * top + s * (0.5 * size**2 + 3 * size + 3)),
+        "rho_g": estimated(link.third * long * most + s * (0.5 * size**2 + 3 * size + 3)),
         "C_f": bound(slope),
-        "L_f": bound(link.curvature * top_val),
-        "rho_f": bound(link.third * long_val * top_val),
+        "L_f": bound(link.curvature * most_val),
+        "rho_f": bound(link.third * long_val * most_val),
         "L_phi": estimated(start.L_phi),
         "Delta": bound((float(theirs.value(shape(start.y))) + slope * start.away) * (1 + 1e-5)),  # rounding of float32
         "R": bound((float(start.y.norm()) + start.away) ** 2 * (1 + 1e-5)),
