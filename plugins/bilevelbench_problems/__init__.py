@@ -18,6 +18,7 @@ from bilevelbench_problems.power_tail import PowerTail
 from bilevelbench_problems.quadratic import Quadratic
 from bilevelbench_problems.quadratic_agents import QuadraticAgents
 from bilevelbench_problems.quadratic_sum import QuadraticSum
+from bilevelbench_problems.representation import RepresentationDigits, RepresentationOmniglot
 from bilevelbench_problems.ridge_abalone import RidgeAbalone
 from bilevelbench_problems.saddle import Saddle, SaddleChain
 from bilevelbench_problems.source_cleaning import SourceCleaningLinear
@@ -50,6 +51,8 @@ def bilevelbench_problems() -> list[type[Problem]]:
         Quadratic,
         QuadraticAgents,
         QuadraticSum,
+        RepresentationDigits,
+        RepresentationOmniglot,
         RidgeAbalone,
         Saddle,
         SaddleChain,

@@ -55,15 +55,6 @@ class Levels:
         f_x, f_y = self.grad_f(x, y)
         return f_x - self.jvp(x, y, self._inverse(x, y, f_y, 1e-3))
 
-    def curvature(self, x: Tensor, y: Tensor, enough: Tensor, h: float) -> float:
-        """‖∇²φ(x)‖, from below: a power iteration on differences of ∇φ over steps of length h."""
-        u, size = self.grad_phi(x, y, enough), 0.0
-        for _ in range(_POWER_STEPS):
-            u = u / norm(u)
-            u = (self.grad_phi(x + h * u, y, enough) - self.grad_phi(x - h * u, y, enough)) / (2 * h)
-            size = float(norm(u))
-        return size
-
     def _inverse(self, x: Tensor, y: Tensor, b: Tensor, relative: float) -> Tensor:
         """H⁻¹ b."""
 
@@ -71,6 +62,26 @@ class Levels:
             return self.hvp(x, y, v)
 
         return conjugate_gradient(_Plain(), product, b, torch.zeros_like(b), _PRODUCTS, relative * norm(b), cold=True)
+
+
+def steepest(gradient: Callable[[Tensor], Tensor], z: Tensor, h: float = 1e-3) -> float:
+    """The norm of the Hessian at z (1, d), from below: a power iteration on differences of the gradient over 2h."""
+    u, size = gradient(z), 0.0
+    for _ in range(_POWER_STEPS):
+        u = u / norm(u)
+        u = (gradient(z + h * u) - gradient(z - h * u)) / (2 * h)
+        size = float(norm(u))
+    return size
+
+
+def bend(gradient: Callable[[Tensor], Tensor], z: Tensor, h: float = 1e-2) -> float:
+    """How fast the Hessian changes at z, from below: second differences of the gradient, along where the last one pointed."""
+    u, size, middle = gradient(z), 0.0, gradient(z)
+    for _ in range(_POWER_STEPS):
+        u = u / norm(u)
+        u = (gradient(z + h * u) - 2 * middle + gradient(z - h * u)) / h**2
+        size = max(size, float(norm(u)))
+    return size
 
 
 def top(A: Tensor) -> float:
@@ -92,4 +103,5 @@ def measured(levels: Levels, x: Tensor, y: Tensor, mu: float, h: float) -> Start
     """At x, from y; g(x, .) is mu-strongly convex. `h`: how long a step of x is that changes y* a little."""
     enough = _ENOUGH * norm(levels.g_y(x, y))
     y = levels.solve(x, y, enough)
-    return Start(y, float(norm(levels.g_y(x, y))) / mu, levels.curvature(x, y, enough, h))
+    L_phi = steepest(lambda x: levels.grad_phi(x, y, enough), x, h)
+    return Start(y, float(norm(levels.g_y(x, y))) / mu, L_phi)
