@@ -17,14 +17,15 @@ _CHANNELS = 8
 class Embedding(Protocol):
     """x (.., L, dim) and images (.., [L,] R, pixels) give (.., L, R, width)."""
 
-    shapes: tuple[tuple[int, ...], ...]
-
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]: ...
     def __call__(self, x: Tensor, images: Tensor) -> Tensor: ...
 
 
 def embedding(kind: Kind, side: int, width: int) -> Embedding:
     """For images of side x side pixels."""
-    return {"linear": Linear, "mlp": MLP, "cnn": CNN}[kind](side, width)
+    kinds: dict[str, type[Linear] | type[MLP] | type[CNN]] = {"linear": Linear, "mlp": MLP, "cnn": CNN}
+    return kinds[kind](side, width)
 
 
 def start(made: Embedding, rng: Generator) -> Tensor:
@@ -95,5 +96,5 @@ class CNN:
         Z = images.expand(*axes, *images.shape[-2:]).reshape(lanes, R, self.side, self.side).transpose(0, 1)
         for filters, bias in ((F, a), (G, b)):
             Z = avg_pool2d(torch.tanh(conv2d(Z, filters.flatten(0, 1), bias.flatten(), padding=1, groups=lanes)), 2)
-        out: Tensor = Z.reshape(R, lanes, -1).transpose(0, 1) @ W
-        return out.unflatten(0, axes)
+        out: Tensor = (Z.reshape(R, lanes, -1).transpose(0, 1) @ W).unflatten(0, axes)
+        return out

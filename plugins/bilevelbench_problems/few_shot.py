@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
 from bilevelbench import InvalidInput, Rows
-from bilevelbench_problems.common import spread
+from bilevelbench_problems.common import LastOne, spread
 from bilevelbench_problems.cross_entropy import Softmax
 from bilevelbench_problems.embeddings import Embedding
 
@@ -82,6 +82,7 @@ class Heads:
         self.images, self.targets = images.to(dtype), targets.to(dtype)
         self.T, self.n = self.images.shape[:2]
         self.ways = targets.shape[-2]
+        self.embedded = LastOne(lambda x: self.features(x, self.images))  # the embedding costs more than the rest
 
     def matrices(self, y: Tensor) -> Tensor:
         Y: Tensor = y.unflatten(-1, (self.T, self.ways, -1))
@@ -121,7 +122,7 @@ class Heads:
     def _batch(self, x: Tensor, rows: Rows | None) -> _Batch:
         if rows is None:
             weight = torch.full((self.T,), self.scale / self.T, dtype=self.images.dtype)
-            return _Batch(self.features(x, self.images), self.targets, weight, None)
+            return _Batch(self.embedded(x), self.targets, weight, None)
         E = self.features(x, self.images[rows.index])
         return _Batch(E, self.targets[rows.index], self.scale * rows.weight, rows.index)
 

@@ -200,7 +200,8 @@ def _sum(vectors: Tensor, weights: Tensor) -> Tensor:
 
 def _products(vectors: Tensor, z: Tensor) -> tuple[Tensor, ...]:
     """The three vectors of each row with z, (.., L, B) each."""
-    return _times(vectors.flatten(-3, -2), z).unflatten(-1, (-1, 3)).unbind(-1)
+    products: Tensor = _times(vectors.flatten(-3, -2), z).unflatten(-1, (-1, 3))
+    return products.unbind(-1)
 
 
 def _combined(vectors: Tensor, rows: Rows, first: Tensor, second: Tensor) -> Tensor:

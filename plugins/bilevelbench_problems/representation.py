@@ -186,7 +186,7 @@ def _closed_forms(f: Heads, g: Heads) -> Reference:
     """For squared loss."""
 
     def solve(x: Tensor) -> tuple[Tensor, Tensor]:
-        return ridge_heads(g.features(x, g.images), g.targets, g.l2)
+        return ridge_heads(g.embedded(x), g.targets, g.l2)
 
     def grad_phi(x: Tensor) -> Tensor:
         heads, gram = solve(x)
@@ -216,7 +216,7 @@ def _constants(problem: _Representation) -> dict[str, Constant]:
     y0 = torch.zeros(1, problem.tasks * problem.ways * (problem.width + 1), dtype=torch.float64)
     found = measured(levels, x, y0, problem.l2, h=0.1)
     y, dx = found.y, x.shape[-1]
-    E = g.features(x, g.images)
+    E = g.embedded(x)
     top = torch.linalg.matrix_norm(E, 2).max() ** 2 / g.n
     fewer = problem.loss == "cross_entropy" or g.n < problem.width + 1
     z = torch.cat([x, y], -1)

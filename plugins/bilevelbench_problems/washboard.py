@@ -159,7 +159,7 @@ class WashboardA3(_Washboard):
     name = "washboard_a3"
 
     def width(self) -> float:
-        return self.kappa**-0.5
+        return 1 / math.sqrt(self.kappa)
 
 
 def _ripple(s: Tensor) -> Tensor:
