@@ -33,8 +33,9 @@ class MissingConstant(BilevelbenchError):
         self.constant = constant
         where = f"problem {problem!r}" if problem else "the problem"
         need = f" (needed for {wanted_for})" if wanted_for else ""
+        why = " above zero, so its lower level may not be strongly convex" if constant == "mu" else ""
         super().__init__(
-            f"{where} declares no constant {constant!r}{need}; declare it in `constants=` "
+            f"{where} declares no constant {constant!r}{why}{need}; declare it in `constants=` "
             "or set the parameter that depends on it yourself"
         )
 

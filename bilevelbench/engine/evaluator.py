@@ -216,6 +216,6 @@ def _steps(distance: Tensor, step: Tensor) -> Tensor:
 def _certificate(instance: Instance) -> str:
     given = instance.constants.given
     holds = {name for name, constant in given.items() if constant.kind != "estimated"}
-    if instance.mu_at is None and "mu" not in holds:
+    if instance.mu_at is None and ("mu" not in holds or instance.constants.get("mu") is None):
         return "not certified"
     return "bound" if holds >= {"L_f", "L_g", "rho_g"} else "estimated"

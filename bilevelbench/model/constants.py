@@ -86,7 +86,7 @@ class Constants(Mapping[str, float]):
         self.problem = problem
 
     def __getitem__(self, name: str) -> float:
-        if name in self.given:
+        if name in self.given and not self._lacks_mu(name):
             return self.given[name].most
         if name in _FORMULAS:
             return _FORMULAS[name](self)
@@ -95,9 +95,14 @@ class Constants(Mapping[str, float]):
     def of_lanes(self, name: str, dtype: torch.dtype) -> float | Tensor:
         """The value, as (L, 1) where lanes have data sets of their own."""
         given = self.given.get(name)
-        if given is not None and isinstance(given.value, tuple):
+        if given is not None and isinstance(given.value, tuple) and not self._lacks_mu(name):
             return torch.tensor(given.value, dtype=dtype).reshape(-1, 1)
         return self[name]
+
+    def _lacks_mu(self, name: str) -> bool:
+        """A mu of zero says that g is merely convex: what divides by it has nothing to go by."""
+        value = self.given[name].value
+        return name == "mu" and (min(value) if isinstance(value, tuple) else value) == 0
 
     @property
     def per_lane(self) -> bool:

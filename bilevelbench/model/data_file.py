@@ -1,10 +1,11 @@
-"""Data files: found in the first of five places that has them, and always checked against a pinned checksum.
+"""Data files: found in the first of six places that has them, and always checked against a pinned checksum.
 
 1. an explicit path, or the folder that BILEVELBENCH_DATA names
 2. bundled with the plugin
 3. a file inside an installed package, found without importing it
-4. the cache: BILEVELBENCH_CACHE, or bilevelbench/ below XDG_CACHE_HOME or ~/.cache
-5. the network; what it sends is kept in the cache
+4. a file that a package of the operating system shares, below a folder of XDG_DATA_DIRS (/usr/local/share, /usr/share)
+5. the cache: BILEVELBENCH_CACHE, or bilevelbench/ below XDG_CACHE_HOME or ~/.cache
+6. the network; what it sends is kept in the cache
 
 A file that is there but does not fit its checksum is refused, wherever it lies; nothing is ever unpickled.
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from bilevelbench.errors import InvalidInput
 
 _TIMEOUT = 60  # seconds without an answer from the network
+_SHARE = ("/usr/local/share", "/usr/share")
 
 
 def gunzipped(content: bytes) -> bytes:
@@ -65,6 +67,8 @@ class DataFile:
     """`package/path/in/it`"""
     inside: str = ""
     """`distribution/end/of/the/path`: a file of an installed distribution"""
+    shared: str = ""
+    """`package: path/below/share`: a file of a package of the operating system"""
     url: str = ""
     download: Callable[[], bytes] | None = None
     """gets the content where a single URL cannot; an OSError says that the network failed"""
@@ -108,6 +112,8 @@ class DataFile:
             return Found("bundled", bundled)
         if (inside := self._inside()) is not None:
             return Found(f"package {self._distribution}", inside)
+        if (shared := self._shared()) is not None:
+            return Found(f"system package {self._system_package[0]}", shared)
         return Found("cache", self._cached) if self._cached.is_file() else None
 
     def check(self, found: Found) -> bytes:
@@ -132,6 +138,12 @@ class DataFile:
     def _distribution(self) -> str:
         return self.inside.partition("/")[0]
 
+    @property
+    def _system_package(self) -> tuple[str, str]:
+        """Its name, and where it puts the file."""
+        package, _, path = self.shared.partition(": ")
+        return package, path
+
     def _below(self, given: Path) -> Path | None:
         choices = (given / self.path, given / Path(self.path).name) if given.is_dir() else (given,)
         return next((choice for choice in choices if choice.is_file()), None)
@@ -155,6 +167,13 @@ class DataFile:
         paths = [Path(str(file.locate())) for file in listed if f"/{file.as_posix()}".endswith(f"/{end}")]
         return next((path for path in paths if path.is_file()), None)
 
+    def _shared(self) -> Path | None:
+        if not self.shared:
+            return None
+        folders = (os.environ.get("XDG_DATA_DIRS") or os.pathsep.join(_SHARE)).split(os.pathsep)
+        choices = (Path(folder) / self._system_package[1] for folder in folders if folder)
+        return next((choice for choice in choices if choice.is_file()), None)
+
     def _from_network(self) -> bytes:
         try:
             if self.download is not None:
@@ -173,10 +192,16 @@ class DataFile:
         package = (
             f"no installed package {self._distribution} has it" if self.inside else "no package is known to carry it"
         )
+        system = (
+            f"the system package {self._system_package[0]} is not installed"
+            if self.shared
+            else "no system package is known to carry it"
+        )
         return (
-            f"data file {self.name!r} is in none of five places: no path was given and {env}; it is not bundled; "
-            f"{package}; the cache has no {self._cached}; and the network failed ({failure}); set BILEVELBENCH_DATA to "
-            f"a folder that holds {self.path}, or run `bilevelbench data fetch {self.name}` with a network"
+            f"data file {self.name!r} is in none of six places: no path was given and {env}; it is not bundled; "
+            f"{package}; {system}; the cache has no {self._cached}; and the network failed ({failure}); "
+            f"set BILEVELBENCH_DATA to a folder that holds {self.path}, or run `bilevelbench data fetch {self.name}` "
+            "with a network"
         )
 
     # ------------------------------------------------------------------------------------------------ contents

@@ -1,14 +1,16 @@
-"""What several problems share: a spectrum, the noise model, rotations, point axes, constants of stacked data and joint ones."""
+"""What several problems share: a spectrum, the noise model, rotations, point axes, constants, Newton's method."""
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Self
 
 import torch
 from pydantic import PositiveFloat, model_validator
 from torch import Generator, Tensor
 
-from bilevelbench import Additive, Constant, Exact, Problem, exact
+from bilevelbench import Additive, Constant, Exact, Problem, exact, norm
 
 
 class Stretched(Problem):
@@ -56,3 +58,42 @@ def joint_norm(g_xx: Tensor | float, g_xy: Tensor | float, g_yy: float) -> float
     """The norm of [[g_xx, g_xy], [g_xy, g_yy]]: bounds on the blocks of a Hessian bound the whole. Of several, the largest."""
     xx, xy = (torch.as_tensor(block, dtype=torch.float64) for block in (g_xx, g_xy))
     return float(((xx + g_yy) / 2 + torch.hypot((g_yy - xx) / 2, xy)).max())
+
+
+class LastOne:
+    """A function that remembers its last answer: products with one Hessian come one after the other, at the same point."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+        self.kept: tuple[weakref.ref[Tensor], int, Tensor] | None = None
+
+    def __call__(self, y: Tensor) -> Tensor:
+        if y.requires_grad:
+            return self.function(y)
+        if self.kept is None or self.kept[0]() is not y or self.kept[1] != y._version:
+            self.kept = weakref.ref(y), y._version, self.function(y)
+        return self.kept[2]
+
+
+def newton(force: Callable[[Tensor], Tensor], hessian: Callable[[Tensor], Tensor], y: Tensor) -> Tensor:
+    """Where the gradient `force` of a strongly convex function is zero, (points, d), from y; `hessian` is (points, d, d).
+
+    A step is halved until the norm of the gradient falls, as it does in that direction.
+    """
+    pull = force(y)
+    enough = 1e-13 * (1 + norm(pull))
+    for _ in range(100):
+        size = norm(pull)
+        going = size > enough
+        if not bool(going.any()):
+            break
+        direction = torch.linalg.solve(hessian(y), pull)
+        step = torch.ones_like(size)
+        for _ in range(40):
+            worse = going & (norm(force(y - step * direction)) > (1 - 1e-4 * step) * size)
+            if not bool(worse.any()):
+                break
+            step = torch.where(worse, step / 2, step)
+        y = y - step * direction
+        pull = force(y)
+    return y

@@ -1,25 +1,29 @@
-"""A weight for every training sample of a softmax regression on digits, some of whose labels are wrong.
+"""A weight for every training sample of a softmax regression, some of whose labels are wrong, on digits or flowers.
 
     f(x, y) = mean CE over the validation rows, all labels right
     g(x, y) = 1/n Σ_i σ(x_i) CE_i(y) + ridge/2 ‖y‖²  over the n training rows, σ(t) = 1/(1 + exp(-t))
 
-CE_i(y) = log Σ_c exp(Y_c·a_i) - Y_b·a_i for the features a_i and the label b of a row, Y = y as a (10, 64) matrix, row
-after row; no bias. dx = n = 899, dy = 640, x0 = 0 (every weight 1/2), y0 = 0. Split and scale are those of
-`logreg_digits`. The data seed also picks `corruption` of the training rows, whose labels then move to one of the nine
-others: never to the right one.
+CE_i(y) = log Σ_c exp(Y_c·a_i) - Y_b·a_i for the features a_i and the label b of a row, Y = y as a (classes, features)
+matrix, row after row; no bias. dx = n, x0 = 0 (every weight 1/2), y0 = 0.
+
+    label_cleaning_digits   899 of 1,797 images, 10 classes, 64 pixels: dx = 899, dy = 640; split and scale of `logreg_digits`
+    label_cleaning_iris     75 of 150 flowers, 3 classes, 4 features: dx = 75, dy = 12; standardised by the training rows
+
+The data seed splits the rows and picks `corruption` of those for training, whose labels then move to one of the other
+classes: never to the right one.
 
 f and g are finite sums over their rows, g_i = σ(x_i) CE_i + ridge/2 ‖y‖², so a mini-batch of g moves no other x_i.
 
 The Hessian of g in y is at least ridge for every x, and just that along equal changes of all Y_c: mu is exact. L_gy, C_f,
 L_f and rho_f hold everywhere. L_g and rho_g do not: g_xx grows with y. Theirs hold for all x and all y in the ball
-‖y‖² <= 2 log(10)/ridge, where y*(x) stays, and are marked as estimates like L_phi: the largest ‖∇²φ‖ at x = 0, -3, 3
+‖y‖² <= 2 log(classes)/ridge, where y*(x) stays, and are marked as estimates like L_phi: the largest ‖∇²φ‖ at x = 0, -3, 3
 in all coordinates and at x_i = -3 for wrong and 3 for right labels. Delta is φ(x0), since φ >= 0.
 
 φ is flat where weights are nearly 0 or 1. Descent gets there as slowly as log(steps); a step that is much too long jumps
 there, where nothing moves any more: beyond |x_i| = 20 a trial counts as diverged.
 
-Metrics: `precision` and `recall` of the wrong labels, a label being called wrong if its weight is below 1/2 (precision is
-NaN while none is); `test_loss` (mean CE) and `test_accuracy` at the given y.
+Metrics: `precision`, `recall` and `f1` of the wrong labels, a label being called wrong if its weight is below 1/2 (precision
+is NaN while none is); `test_loss` (mean CE) and `test_accuracy` at the given y.
 """
 
 from __future__ import annotations
@@ -28,78 +32,122 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field, PositiveFloat
-from torch import Tensor
+from torch import Generator, Tensor
 
 from bilevelbench import Constant, FiniteSum, Instance, Problem, Rows, bound, dot, estimated, exact
 from bilevelbench_problems.common import joint_norm, spread
 from bilevelbench_problems.cross_entropy import CACHED_SCORES, Dense, Loss, Softmax, solve
-from bilevelbench_problems.logreg import LogRegDigits
+from bilevelbench_problems.logreg import LogReg, LogRegDigits, LogRegIris
 
 _FLAT = 20.0  # σ' = 2e-9
-_CLASSES = 10
 _SLOPES = (1 / 4, 1 / (6 * math.sqrt(3)), 1 / 8)  # the largest |σ'|, |σ''|, |σ'''|
 
+Parts = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]
 
-class LabelCleaningDigits(Problem):
-    name = "label_cleaning_digits"
-    embedded = False  # an evaluation solves for 640 weights: half a second
-    max_lanes = 64  # scores and probabilities are 72 kB per lane each
 
-    corruption: Annotated[float, Field(ge=0, lt=1)] = 0.3
-    """share of the training labels that are wrong"""
+class Cleaning(Problem):
+    """What the problems of this kind share, whatever their data."""
+
+    max_lanes = 64  # scores and probabilities of the digits are 72 kB per lane each
+    classes: ClassVar[int] = 10
+
+    corruption: float
     ridge: PositiveFloat = 0.001
     """regulariser of the lower level"""
 
     def build(self) -> Instance:
         (A, b), *clean, wrong = self._data()
         dtype = torch.get_default_dtype()
-        train = _Weighted(A, b, self.ridge, dtype)
+        train = Weighted(A, b, self.classes, self.ridge, dtype)
         val, test = (Loss(train.link, *part, dtype) for part in clean)
 
         def hits(x: Tensor) -> Tensor:
             return ((x < 0) & wrong).sum(-1, keepdim=True).to(dtype)
 
+        def called(x: Tensor) -> Tensor:
+            return (x < 0).sum(-1, keepdim=True)
+
         return Instance(
-            f=lambda x, y, rows=None: spread(val.value(_matrix(y), rows), x),
+            f=lambda x, y, rows=None: spread(val.value(train.matrix(y), rows), x),
             g=train.value,
             grad_f_x=lambda x, y, rows=None: spread(torch.zeros_like(x), y),
-            grad_f_y=lambda x, y, rows=None: spread(val.gradient(_matrix(y), rows).flatten(-2), x),
+            grad_f_y=lambda x, y, rows=None: spread(val.gradient(train.matrix(y), rows).flatten(-2), x),
             grad_g_x=train.by_weight,
             grad_g_y=train.gradient,
             hvp_g_yy=train.hvp,
             jvp_g_xy=train.jvp,
-            x0=torch.zeros(1, train.n),
-            y0=torch.zeros(1, _CLASSES * train.p),
-            constants=_constants(self),
+            x0=self._x0(train.n),
+            y0=torch.zeros(1, self.classes * train.p),
+            constants=self._constants(),
             noise=FiniteSum(n_f=val.n, n_g=train.n),
             points="stack",
             x_limit=_FLAT,
             metrics={
-                "precision": lambda x, y: hits(x) / (x < 0).sum(-1, keepdim=True),
+                "precision": lambda x, y: hits(x) / called(x),
                 "recall": lambda x, y: hits(x) / wrong.sum(),
-                "test_loss": lambda x, y: test.value(_matrix(y)),
-                "test_accuracy": lambda x, y: test.accuracy(_matrix(y)),
+                "f1": lambda x, y: 2 * hits(x) / (called(x) + wrong.sum()),
+                "test_loss": lambda x, y: test.value(train.matrix(y)),
+                "test_accuracy": lambda x, y: test.accuracy(train.matrix(y)),
             },
         )
 
-    def _data(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]:
-        """Training, validation and test set, and which labels of the first are wrong, (n,)."""
-        (A, b), val, test = LogRegDigits(data_seed=self.data_seed)._split()
+    def _x0(self, n: int) -> Tensor:
+        return torch.zeros(1, n)
+
+    def _data(self) -> Parts:
+        """Training, validation and test set in float64, and which labels of the first are wrong, (n,)."""
+        raise NotImplementedError
+
+    def _constants(self) -> dict[str, Constant]:
+        raise NotImplementedError
+
+
+class _Small(Cleaning):
+    """Few enough rows and weights for dense matrices."""
+
+    rows: ClassVar[type[LogReg]]  # the data and their split
+
+    def _data(self) -> Parts:
+        (A, b), val, test = self.rows(data_seed=self.data_seed)._split()
         rng = self.generator(self.data_seed + (1 << 31))  # independent of the split
-        chosen = torch.randperm(len(b), generator=rng)[: round(self.corruption * len(b))]
-        given, wrong = b.clone(), torch.zeros(len(b), dtype=torch.bool)
-        given[chosen] = (b[chosen] + torch.randint(1, _CLASSES, chosen.shape, generator=rng)) % _CLASSES
-        wrong[chosen] = True
+        given, wrong = mislabelled(b, self.classes, self.corruption, rng)
         return (A, given), val, test, wrong
 
+    def _constants(self) -> dict[str, Constant]:
+        return _constants(self)
 
-def _matrix(y: Tensor) -> Tensor:
-    Y: Tensor = y.unflatten(-1, (_CLASSES, -1))
-    return Y
+
+class LabelCleaningDigits(_Small):
+    name = "label_cleaning_digits"
+    embedded = False  # an evaluation solves for 640 weights: half a second
+    rows = LogRegDigits
+
+    corruption: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    """share of the training labels that are wrong"""
+
+
+class LabelCleaningIris(_Small):
+    name = "label_cleaning_iris"
+    classes = 3
+    rows = LogRegIris
+
+    corruption: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """share of the training labels that are wrong"""
+    ridge: PositiveFloat = 0.01
+    """regulariser of the lower level"""
+
+
+def mislabelled(b: Tensor, classes: int, share: float, rng: Generator) -> tuple[Tensor, Tensor]:
+    """Labels of which this share, drawn at random, has moved to one of the other classes, and which of them."""
+    chosen = torch.randperm(len(b), generator=rng)[: round(share * len(b))]
+    given, wrong = b.clone(), torch.zeros(len(b), dtype=torch.bool)
+    given[chosen] = (b[chosen] + torch.randint(1, classes, chosen.shape, generator=rng)) % classes
+    wrong[chosen] = True
+    return given, wrong
 
 
 @dataclass(frozen=True)
@@ -128,16 +176,20 @@ class _Batch:
         return zeros.scatter_add(-1, self.index.expand(values.shape), values)
 
 
-class _Weighted:
+class Weighted:
     """g and its derivatives over (*points, L, .), whole or of some rows."""
 
-    def __init__(self, A: Tensor, b: Tensor, ridge: float, dtype: torch.dtype) -> None:
-        self.link, self.ridge, (self.n, self.p) = Softmax(_CLASSES), ridge, A.shape
+    def __init__(self, A: Tensor, b: Tensor, classes: int, ridge: float, dtype: torch.dtype) -> None:
+        self.link, self.ridge, (self.n, self.p) = Softmax(classes), ridge, A.shape
         self.A, self.T = A.to(dtype), self.link.targets(b).to(dtype)
+
+    def matrix(self, y: Tensor) -> Tensor:
+        Y: Tensor = y.unflatten(-1, (self.link.scores, self.p))
+        return Y
 
     def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
         batch = self._batch(x, rows)
-        losses = self.link.loss(_matrix(y) @ batch.A.mT, batch.T)
+        losses = self.link.loss(self.matrix(y) @ batch.A.mT, batch.T)
         return dot(batch.shares(), losses) + 0.5 * self.ridge * batch.total * dot(y, y)
 
     def gradient(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
@@ -153,21 +205,21 @@ class _Weighted:
         return self._by_blocks(self._jvp, rows, x, y, v)
 
     def _gradient(self, batch: _Batch, y: Tensor) -> Tensor:
-        R = self.link.probabilities(_matrix(y) @ batch.A.mT) - batch.T
+        R = self.link.probabilities(self.matrix(y) @ batch.A.mT) - batch.T
         return (R * batch.shares().unsqueeze(-2) @ batch.A).flatten(-2) + self.ridge * batch.total * y
 
     def _by_weight(self, batch: _Batch, y: Tensor) -> Tensor:
-        losses = self.link.loss(_matrix(y) @ batch.A.mT, batch.T)
+        losses = self.link.loss(self.matrix(y) @ batch.A.mT, batch.T)
         return batch.back(batch.slopes() * losses, self.n)
 
     def _hvp(self, batch: _Batch, y: Tensor, v: Tensor) -> Tensor:
-        P = self.link.probabilities(_matrix(y) @ batch.A.mT)
-        bent = self.link.bend(P, _matrix(v) @ batch.A.mT) * batch.shares().unsqueeze(-2)
+        P = self.link.probabilities(self.matrix(y) @ batch.A.mT)
+        bent = self.link.bend(P, self.matrix(v) @ batch.A.mT) * batch.shares().unsqueeze(-2)
         return (bent @ batch.A).flatten(-2) + self.ridge * batch.total * v
 
     def _jvp(self, batch: _Batch, y: Tensor, v: Tensor) -> Tensor:
-        R = self.link.probabilities(_matrix(y) @ batch.A.mT) - batch.T
-        return batch.back(batch.slopes() * (R * (_matrix(v) @ batch.A.mT)).sum(-2), self.n)
+        R = self.link.probabilities(self.matrix(y) @ batch.A.mT) - batch.T
+        return batch.back(batch.slopes() * (R * (self.matrix(v) @ batch.A.mT)).sum(-2), self.n)
 
     def _batch(self, x: Tensor, rows: Rows | None) -> _Batch:
         if rows is None:
@@ -238,38 +290,52 @@ def _looked_at(wrong: Tensor) -> list[Tensor]:
 
 
 @functools.lru_cache(maxsize=32)
-def _constants(problem: LabelCleaningDigits) -> dict[str, Constant]:
+def _constants(problem: _Small) -> dict[str, Constant]:
     """Some dense linear algebra, a few seconds, so it is kept."""
-    link, ridge = Softmax(_CLASSES), problem.ridge
+    link, ridge = Softmax(problem.classes), problem.ridge
     (A, b), clean, _, wrong = problem._data()
-    val, n = Dense(link, *clean), len(b)
+    val = Dense(link, *clean)
     curvatures, solutions = [], []
-    y = torch.zeros(_CLASSES * A.shape[1], dtype=torch.float64)
+    y = torch.zeros(problem.classes * A.shape[1], dtype=torch.float64)
     for x in _looked_at(wrong):
         train = Cleaned(link, A, b, 1 / (1 + torch.exp(-x)))
         y, H = solve(train, torch.full_like(y, ridge), y)
         solutions.append(y)
         curvatures.append(float(torch.linalg.eigvalsh(_hess_phi(train, val, y, H)).abs().max()))
-    L_gy = link.curvature * train.top() + ridge
-    longest, root = float(A.norm(dim=1).max()), math.sqrt(train.top() / n)
+    return {
+        **bounds(link, ridge, len(b), train.top(), longest(A), val.top(), longest(val.A)),
+        "L_phi": estimated(max(curvatures)),
+        "Delta": bound(val.value(solutions[0])),
+        "R": exact(solutions[0].square().sum()),
+    }
+
+
+def longest(A: Tensor) -> float:
+    """‖a‖ of the longest row."""
+    return float(A.norm(dim=1).max())
+
+
+def bounds(
+    link: Softmax, ridge: float, n: int, top: float, long: float, top_val: float, long_val: float
+) -> dict[str, Constant]:
+    """What follows from λ(G) and the longest of n training rows, and of the validation rows."""
+    L_gy, root = link.curvature * top + ridge, math.sqrt(top / n)
     first, second, third = _SLOPES
-    loss = math.log(_CLASSES) + link.slope * longest * math.sqrt(2 * math.log(_CLASSES) / ridge)  # most, in the ball
+    most = math.log(link.scores)
+    loss = most + link.slope * long * math.sqrt(2 * most / ridge)  # in the ball
     g_xx, g_xy = second * loss / n, first * link.slope * root
     bends = (
         third * loss / n,
-        3 * second * link.slope * longest / n,
-        3 * first * link.curvature * longest * root,
-        train.bend(),
+        3 * second * link.slope * long / n,
+        3 * first * link.curvature * long * root,
+        link.third * long * top,
     )
     return {
         "mu": exact(ridge),
         "L_gy": bound(L_gy),
-        "C_f": bound(link.slope * math.sqrt(val.top())),
-        "L_f": bound(link.curvature * val.top()),
-        "rho_f": bound(val.bend()),
+        "C_f": bound(link.slope * math.sqrt(top_val)),
+        "L_f": bound(link.curvature * top_val),
+        "rho_f": bound(link.third * long_val * top_val),
         "L_g": estimated(joint_norm(g_xx, g_xy, L_gy)),
         "rho_g": estimated(sum(bends)),
-        "L_phi": estimated(max(curvatures)),
-        "Delta": bound(val.value(solutions[0])),
-        "R": exact(solutions[0].square().sum()),
     }

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Constant, Instance, Problem, bound, dot, estimated, exact, norm
-from bilevelbench_problems.common import noise_model, random_orthogonal, spread
+from bilevelbench import Constant, Instance, Problem, bound, dot, estimated, exact
+from bilevelbench_problems.common import newton, noise_model, random_orthogonal, spread
 from bilevelbench_problems.separable import LOG_COSH, Scalar, peak
 
 #: r = u²/(1+u²): a quadratic for small residuals that forgives large ones.
@@ -147,25 +147,9 @@ class _Data:
     cloud: Tensor
 
     def y_star(self, x: Tensor) -> Tensor:
-        """Newton's method for many x at once. A step is halved until ‖g_y‖ falls, as it does in that direction."""
-        y = torch.zeros(len(x), len(self.t), dtype=torch.float64)
-        force = self._force(x, y)
-        enough = 1e-13 * (1 + norm(force))
-        for _ in range(100):
-            size = norm(force)
-            going = size > enough
-            if not bool(going.any()):
-                break
-            direction = torch.linalg.solve(self._hessian(x, y), force)
-            step = torch.ones_like(size)
-            for _ in range(40):
-                worse = going & (norm(self._force(x, y - step * direction)) > (1 - 1e-4 * step) * size)
-                if not bool(worse.any()):
-                    break
-                step = torch.where(worse, step / 2, step)
-            y = y - step * direction
-            force = self._force(x, y)
-        return y
+        """For many x at once."""
+        start = torch.zeros(len(x), len(self.t), dtype=torch.float64)
+        return newton(lambda y: self._force(x, y), lambda y: self._hessian(x, y), start)
 
     def _force(self, x: Tensor, y: Tensor) -> Tensor:
         return y @ self.A - x @ self.B + self.c * torch.tanh(y + x @ self.N)

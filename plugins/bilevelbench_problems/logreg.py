@@ -1,13 +1,15 @@
-"""A regulariser for every feature of a logistic regression, on two data sets that come with scikit-learn.
+"""A regulariser for every feature, or for every class, of a logistic regression, on data that come with scikit-learn.
 
     f(x, y) = mean CE over the validation rows;   g(x, y) = mean CE over the training rows + R(x, y)
     R(x, y) = reg_scale/2 Σ_j exp(x_j) Σ_c Y_cj²,   Y = y as a (classes, features) matrix, row after row; no bias
+    or, with one for every class, reg_scale/2 Σ_c exp(x_c) Σ_j Y_cj²
 
 CE of a row (a, b) is log Σ_c exp(Y_c·a) - Y_b·a; with two classes Y is one row, the score of class 1 against zero for
 class 0. x_j is the logarithm of feature j's regulariser over reg_scale. x0 = 0 and y0 = 0.
 
     logreg_digits           1,797 images of digits, 10 classes, 64 pixels: dx = 64, dy = 640
     logreg_breast_cancer    569 tumours, 2 classes, 30 features, standardised by the training rows: dx = dy = 30
+    logreg_wine             178 wines, 3 classes, 13 features, standardised; one regulariser per class: dx = 3, dy = 39
 
 f and g are finite sums over their rows, and each g_i holds the whole regulariser: g_i = CE_i + R. The data seed splits
 the rows into training, validation and test, 2 : 1 : 1 in every class. Features are then divided by one number, such
@@ -29,7 +31,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat
@@ -40,10 +42,13 @@ from bilevelbench_problems.common import joint_norm, spread
 from bilevelbench_problems.cross_entropy import Binary, Dense, Loss, Softmax, solve
 
 
-class _LogReg(Problem):
-    """What both problems share."""
+class LogReg(Problem):
+    """What the problems share, here and on other data."""
 
     classes: ClassVar[int]
+    per: ClassVar[Literal["feature", "class"]] = "feature"  # what has a regulariser of its own
+    standardised: ClassVar[bool] = False  # features, by the training rows
+    start: ClassVar[float] = 0.0  # x0, in every coordinate
 
     reg_scale: PositiveFloat = 0.01
     """regulariser of every feature at the start"""
@@ -52,7 +57,7 @@ class _LogReg(Problem):
         return self._instance(self._split())
 
     def _instance(self, split: Sequence[tuple[Tensor, Tensor]], agents: Agents | None = None) -> Instance:
-        link, R = self._link(), _Regulariser(self.reg_scale)
+        link, R = self._link(), Regulariser(self.reg_scale, self.per)
         train, val, test = (Loss(link, A, b, torch.get_default_dtype()) for A, b in split)
 
         def shape(y: Tensor) -> Tensor:
@@ -77,9 +82,9 @@ class _LogReg(Problem):
             grad_g_y=g_y,
             hvp_g_yy=hvp,
             jvp_g_xy=lambda x, y, v, rows=None: R.coupled(x, shape(y), shape(v), rows),
-            x0=torch.zeros(1, train.p),
+            x0=torch.full((1, self._dim_x(train.p)), self.start),
             y0=torch.zeros(1, link.scores * train.p),
-            constants=_constants(self),
+            constants=self._constants(),
             noise=FiniteSum(n_f=val.n, n_g=train.n),
             points="stack",
             metrics={
@@ -91,15 +96,18 @@ class _LogReg(Problem):
             mu_at=lambda x: self.reg_scale * x.amin(-1, keepdim=True).exp(),
         )
 
+    def _dim_x(self, features: int) -> int:
+        return features if self.per == "feature" else self.classes
+
+    def _constants(self) -> dict[str, Constant]:
+        return _constants(self)
+
     def _link(self) -> Softmax | Binary:
         return Binary() if self.classes == 2 else Softmax(self.classes)
 
     @abstractmethod
     def _features(self) -> tuple[Tensor, Tensor]:
         """All rows (n, p) in float64, and their labels (n,)."""
-
-    def _standardised(self, A: Tensor, train: Tensor) -> Tensor:
-        return A
 
     def _split(self) -> list[tuple[Tensor, Tensor]]:
         """Training, validation and test set, each in random order."""
@@ -108,22 +116,27 @@ class _LogReg(Problem):
         part = torch.empty_like(order)
         part[b[order].argsort(stable=True)] = torch.arange(len(b)) % 4  # dealt out class by class
         train, val, test = order[part < 2], order[part == 2], order[part == 3]
-        A = self._standardised(A, A[train])
+        if self.standardised:
+            A = (A - A[train].mean(0)) / A[train].std(0, correction=0)
         A = A / A[train].square().sum(-1).mean().sqrt()
         return [(A[rows], b[rows]) for rows in (train, val, test)]
 
 
 @dataclass(frozen=True)
-class _Regulariser:
-    """R(x, y) = scale/2 Σ_j exp(x_j) Σ_c Y_cj² by its derivatives, Y (.., C, p); of some rows, as often as they weigh."""
+class Regulariser:
+    """R(x, y) by its derivatives, Y (.., C, p): scale/2 Σ exp(x) Y², x for each column or each row of Y.
+
+    Of some rows of data, as often as they weigh.
+    """
 
     scale: float
+    per: Literal["feature", "class"] = "feature"
 
     def decay(self, x: Tensor, V: Tensor, rows: Rows | None) -> Tensor:
-        return self._weights(x, rows).unsqueeze(-2) * V
+        return self._weights(x, rows).unsqueeze(-2 if self.per == "feature" else -1) * V
 
     def coupled(self, x: Tensor, Y: Tensor, V: Tensor, rows: Rows | None) -> Tensor:
-        return self._weights(x, rows) * (Y * V).sum(-2)
+        return self._weights(x, rows) * (Y * V).sum(-2 if self.per == "feature" else -1)
 
     def _weights(self, x: Tensor, rows: Rows | None) -> Tensor:
         """scale exp(x), times the sum of the rows' weights, which is one except for blocks of unequal size."""
@@ -131,7 +144,7 @@ class _Regulariser:
         return w if rows is None else w * rows.weight.sum(-1, keepdim=True)
 
 
-class LogRegDigits(_LogReg):
+class LogRegDigits(LogReg):
     name = "logreg_digits"
     embedded = False  # an evaluation solves for 640 weights: half a second
     max_lanes = 64  # scores and probabilities are 72 kB per lane each
@@ -144,9 +157,10 @@ class LogRegDigits(_LogReg):
         return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
 
 
-class LogRegBreastCancer(_LogReg):
+class LogRegBreastCancer(LogReg):
     name = "logreg_breast_cancer"
     classes = 2
+    standardised = True
 
     def _features(self) -> tuple[Tensor, Tensor]:
         from sklearn.datasets import load_breast_cancer
@@ -154,8 +168,31 @@ class LogRegBreastCancer(_LogReg):
         A, b = load_breast_cancer(return_X_y=True)
         return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
 
-    def _standardised(self, A: Tensor, train: Tensor) -> Tensor:
-        return (A - train.mean(0)) / train.std(0, correction=0)
+
+class LogRegWine(LogReg):
+    name = "logreg_wine"
+    classes = 3
+    standardised = True
+    per = "class"
+
+    def _features(self) -> tuple[Tensor, Tensor]:
+        from sklearn.datasets import load_wine
+
+        A, b = load_wine(return_X_y=True)
+        return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
+
+
+class LogRegIris(LogReg):
+    """For its rows and their split, which `label_cleaning_iris` takes; not a problem by itself."""
+
+    classes = 3
+    standardised = True
+
+    def _features(self) -> tuple[Tensor, Tensor]:
+        from sklearn.datasets import load_iris
+
+        A, b = load_iris(return_X_y=True)
+        return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
 
 
 class LogRegBreastCancerAgents(Shared, LogRegBreastCancer):
@@ -186,13 +223,14 @@ class LogRegBreastCancerAgents(Shared, LogRegBreastCancer):
 
 
 @functools.lru_cache(maxsize=32)
-def _constants(problem: _LogReg) -> dict[str, Constant]:
+def _constants(problem: LogReg) -> dict[str, Constant]:
     """Some dense linear algebra: about a second for the digits, so it is kept."""
     link, reg = problem._link(), problem.reg_scale
     train, val, _ = (Dense(link, A, b) for A, b in problem._split())
     p, scores = train.A.shape[1], link.scores
     L_gy = link.curvature * train.top() + reg
-    pick = torch.eye(p, dtype=torch.float64).repeat(1, scores)  # x_j meets the entries (c, j)
+    one = torch.eye(problem._dim_x(p), dtype=torch.float64)  # x_j meets the entries (c, j), x_c those (c, .)
+    pick = one.repeat(1, scores) if problem.per == "feature" else one.repeat_interleave(p, 1)
     y, curvatures, start = torch.zeros(scores * p, dtype=torch.float64), [], {}
     for t in (0.0, -3.0, -6.0):
         s = reg * math.exp(t)
@@ -206,7 +244,7 @@ def _constants(problem: _LogReg) -> dict[str, Constant]:
         hess = M @ bent @ M.mT - cross - cross.mT - (s * pick @ (v * y)).diag()
         curvatures.append(float(torch.linalg.eigvalsh(hess).abs().max()))
         if t == 0:
-            columns = pick @ y.square()  # Σ_c Y_cj²: R couples x_j with column j, and H is at most L_gy I
+            columns = pick @ y.square()  # Σ Y²: R couples x_j with a column, or x_c with a row; H is at most L_gy I
             size = float(columns.max().sqrt())
             start = {
                 "L_g": estimated(joint_norm(0.5 * s * columns, s * columns.sqrt(), L_gy)),

@@ -33,9 +33,8 @@ from __future__ import annotations
 import functools
 import math
 import tempfile
-import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, ClassVar, Literal
@@ -47,7 +46,7 @@ from scipy.sparse import csc_matrix, csr_matrix
 from torch import Tensor
 
 from bilevelbench import Constant, DataFile, Instance, Problem
-from bilevelbench_problems.common import spread
+from bilevelbench_problems.common import LastOne, spread
 from bilevelbench_problems.sparse_cross_entropy import SparseLoss, measured_constants
 
 _PRETRAIN_STEP = 100.0
@@ -106,7 +105,7 @@ class _Newsgroups(Problem):
         def g_y(x: Tensor, y: Tensor) -> Tensor:
             return _plus(train.gradient(shape(y)), (reg * x.exp()).unsqueeze(-1), shape(y)).flatten(-2)
 
-        probabilities = _LastOne(lambda y: train.probabilities(shape(y)))
+        probabilities = LastOne(lambda y: train.probabilities(shape(y)))
 
         def hvp(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
             bent = train.bend(probabilities(y), shape(v))
@@ -264,21 +263,6 @@ def _prepared(problem: _Newsgroups) -> tuple[list[tuple[csr_matrix, np.ndarray]]
     rng = problem.generator()
     rows = [*_halves(posts.labels[:n], rng), *(n + half for half in _halves(posts.labels[n:], rng))]
     return [(A[half], posts.labels[half]) for half in rows], classes
-
-
-class _LastOne:
-    """A function that remembers its last answer: products with one Hessian come one after the other, at the same y."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        self.function = function
-        self.kept: tuple[weakref.ref[Tensor], int, Tensor] | None = None
-
-    def __call__(self, y: Tensor) -> Tensor:
-        if y.requires_grad:
-            return self.function(y)
-        if self.kept is None or self.kept[0]() is not y or self.kept[1] != y._version:
-            self.kept = weakref.ref(y), y._version, self.function(y)
-        return self.kept[2]
 
 
 def _plus(G: Tensor, w: Tensor, V: Tensor) -> Tensor:

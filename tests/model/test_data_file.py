@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -75,10 +76,14 @@ def bundled(folder: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> Pa
 # ---------------------------------------------------------------------------------------------- places
 
 
-def test_the_five_places_in_their_order(tmp_path, monkeypatch, online):
+def test_the_six_places_in_their_order(tmp_path, monkeypatch, online):
     """Each place, from the last to the first, hides those behind it."""
+    monkeypatch.setenv("XDG_DATA_DIRS", f"{tmp_path / 'nothing'}{os.pathsep}{tmp_path / 'share'}")
     file = data_file(
-        bundled="toy_plugin/data/numbers.csv", inside="toy-data/csv/numbers.csv", url="https://toys.test/n"
+        bundled="toy_plugin/data/numbers.csv",
+        inside="toy-data/csv/numbers.csv",
+        shared="toy-numbers: toys/numbers.gz",
+        url="https://toys.test/n",
     )
     assert file.locate() is None
     online["https://toys.test/n"] = gzip.compress(CONTENT)
@@ -86,6 +91,9 @@ def test_the_five_places_in_their_order(tmp_path, monkeypatch, online):
     online.clear()  # from now on the cache has it
     assert file.read() == CONTENT
     assert file.locate().place == "cache"
+    system = put(tmp_path / "share" / "toys" / "numbers.gz", gzip.compress(CONTENT))
+    assert (file.locate().place, file.locate().path) == ("system package toy-numbers", system)
+    assert file.read() == CONTENT
     inside = installed(tmp_path, CONTENT, monkeypatch)
     assert (file.locate().place, file.locate().path) == ("package toy-data", inside)
     beside = bundled(tmp_path, CONTENT, monkeypatch)
@@ -117,8 +125,8 @@ def test_an_explicit_path_is_not_replaced_by_another_place(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("url", ["", "https://toys.test/n"])
-def test_offline_one_sentence_names_all_five(tmp_path, monkeypatch, url):
-    file = data_file(inside="toy-data/numbers.csv", url=url)
+def test_offline_one_sentence_names_all_six(tmp_path, monkeypatch, url):
+    file = data_file(inside="toy-data/numbers.csv", shared="toy-numbers: toys/numbers.csv", url=url)
     with pytest.raises(InvalidInput) as unset:
         file.read()
     monkeypatch.setenv("BILEVELBENCH_DATA", str(tmp_path))
@@ -127,7 +135,8 @@ def test_offline_one_sentence_names_all_five(tmp_path, monkeypatch, url):
     for error in (unset, empty):
         text = str(error.value)
         assert "\n" not in text
-        for part in ("'numbers'", "path", "bundled", "package toy-data", str(cache_folder()), "network failed"):
+        system = "system package toy-numbers is not installed"
+        for part in ("'numbers'", "path", "bundled", "package toy-data", system, str(cache_folder()), "network failed"):
             assert part in text
         assert ("Network is unreachable" if url else "no address is known") in text
         assert "`bilevelbench data fetch numbers`" in text

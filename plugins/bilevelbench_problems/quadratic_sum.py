@@ -1,0 +1,254 @@
+"""A finite sum of quadratics, where the sum is known in closed form and every term is far from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from torch import Generator, Tensor
+
+from bilevelbench import Constant, FiniteSum, Instance, InvalidInput, Reference, Rows, dot, estimated, exact, norm
+from bilevelbench_problems.common import Stretched, random_orthogonal, spread
+
+_REDRAWS = 20
+
+
+class QuadraticSum(Stretched):
+    """g(x, y) = mean_i [1/2 (a_i·y)² + 1/2 (b_i·x)² + (p_i·x)(q_i·y) + c_i·y + d_i·x],  i = 1..n;  f the same, i = 1..m.
+
+    f has vectors of its own. With A = mean a aᵀ, B = mean b bᵀ, C = mean p qᵀ and c, d the means, primes for f:
+
+        y*(x) = Pᵀx + r,  P = -C A⁻¹,  r = -A⁻¹c;     ∇φ = B'x + C'y* + d' + P (A'y* + C'ᵀx + c');
+        ∇²φ = B' + P A'Pᵀ + C'Pᵀ + P C'ᵀ.
+
+    a_i = S z_i with z_i normal and S² of a spectrum log-spaced from mu to L, in a random basis; b_i likewise. p_i and q_i
+    are one normal vector in two random bases, q_i times `cross`, so ‖C‖ is about cross. c_i and d_i are normal around
+    normal means, x0 and y0 are normal. A is that of the n vectors drawn, and the constants mu and L_gy are its. The
+    vectors of f are drawn again until ∇²φ is positive definite.
+
+    A term has rank one: it is convex in y, not strongly, and its gradient changes by ‖a_i‖², which is about the sum of all
+    eigenvalues of A. So 1/L_gy, right for the sum, is much too long a step for a single row. A mini-batch costs some thin
+    products; the whole sum costs its matrices, whatever n is, and is charged as n samples. Metric `distance`: ‖x - x*‖,
+    where ∇φ(x*) = 0.
+    """
+
+    name = "quadratic_sum"
+
+    n: PositiveInt = 1024
+    """terms of g"""
+    m: PositiveInt = 1024
+    """terms of f"""
+    dim_x: PositiveInt = 10
+    dim_y: PositiveInt = 30
+    mu: PositiveFloat = 0.1
+    """smallest eigenvalue of the law from which a_i and b_i are drawn"""
+    L: PositiveFloat = 1.0
+    """its largest eigenvalue"""
+    cross: NonNegativeFloat = 0.1
+    """norm of the coupling between x and y, in the law"""
+
+    @model_validator(mode="after")
+    def _enough_terms(self) -> Self:
+        if self.n < 2 * self.dim_y:
+            raise ValueError(
+                f"n = {self.n} terms of rank one do not make a strongly convex lower level of dim_y = {self.dim_y}; "
+                f"take n = {2 * self.dim_y} or more"
+            )
+        return self
+
+    def build(self) -> Instance:
+        g, f, x0, y0 = self.draw()
+        level = _Levels(f, g)
+        dtype = torch.get_default_dtype()
+        F, G = _Sum(f, dtype), _Sum(g, dtype)
+        P, r, hess, slope, x_min = (t.to(dtype) for t in (level.P, level.r, level.hess, level.slope, level.x_min))
+        return Instance(
+            f=F.value,
+            g=G.value,
+            grad_f_x=F.in_x,
+            grad_f_y=F.in_y,
+            grad_g_x=G.in_x,
+            grad_g_y=G.in_y,
+            hvp_g_yy=G.hvp,
+            jvp_g_xy=G.jvp,
+            x0=x0.to(dtype),
+            y0=y0.to(dtype),
+            constants=level.constants(x0, y0),
+            noise=FiniteSum(n_f=self.m, n_g=self.n),
+            reference=Reference(
+                y_star=lambda x: x @ P + r,
+                phi=lambda x: F.value(x, x @ P + r),
+                grad_phi=lambda x: x @ hess + slope,
+                hess_phi=lambda x: hess.expand(*x.shape, len(hess)),
+            ),
+            points="stack",
+            metrics={"distance": lambda x, y: norm(x - x_min)},
+        )
+
+    def draw(self) -> tuple[Terms, Terms, Tensor, Tensor]:
+        """The terms of g and of f, x0 and y0, in float64."""
+        rng = self.generator()
+        x0, y0 = (torch.randn(1, d, generator=rng, dtype=torch.float64) for d in (self.dim_x, self.dim_y))
+        g = self._terms(self.n, rng)
+        for _ in range(_REDRAWS):
+            f = self._terms(self.m, rng)
+            if torch.linalg.eigvalsh(_Levels(f, g).hess)[0] > 0:
+                return g, f, x0, y0
+        raise InvalidInput(
+            f"quadratic_sum with m = {self.m}, dim_x = {self.dim_x} and cross = {self.cross:g}: phi was not convex in any of "
+            f"{_REDRAWS} draws; take a smaller cross or a larger m"
+        )
+
+    def _terms(self, n: int, rng: Generator) -> Terms:
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+        dx, dy = self.dim_x, self.dim_y
+        shared = normal(n, min(dx, dy))
+        return Terms(
+            a=self._stretched(normal(n, dy), rng),
+            b=self._stretched(normal(n, dx), rng),
+            p=shared @ random_orthogonal(dx, rng)[: min(dx, dy)],
+            q=self.cross * shared @ random_orthogonal(dy, rng)[: min(dx, dy)],
+            c=normal(dy) + normal(n, dy),
+            d=normal(dx) + normal(n, dx),
+        )
+
+    def _stretched(self, z: Tensor, rng: Generator) -> Tensor:
+        d = z.shape[-1]
+        spectrum = self.mu * (self.L / self.mu) ** torch.linspace(0, 1, d, dtype=torch.float64)
+        Q = random_orthogonal(d, rng)
+        return z @ (Q * spectrum.sqrt()) @ Q.T
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The vectors of a sum, a, q, c (n, dy) and b, p, d (n, dx), in float64."""
+
+    a: Tensor
+    b: Tensor
+    p: Tensor
+    q: Tensor
+    c: Tensor
+    d: Tensor
+
+    def means(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """A, B, C, c, d."""
+        n = len(self.a)
+        A, B, C = self.a.T @ self.a / n, self.b.T @ self.b / n, self.p.T @ self.q / n
+        return A, B, C, self.c.mean(0), self.d.mean(0)
+
+
+class _Sum:
+    """One of the two functions and its derivatives over (*points, L, .), whole or of some rows."""
+
+    def __init__(self, terms: Terms, dtype: torch.dtype) -> None:
+        self.A, self.B, self.C, self.c, self.d = (t.to(dtype) for t in terms.means())
+        self.Ct = self.C.T.contiguous()
+        # one gather and one product for the three vectors that meet y, and for those that meet x
+        self.meets_y = torch.stack([terms.a, terms.q, terms.c], 1).to(dtype)
+        self.meets_x = torch.stack([terms.b, terms.p, terms.d], 1).to(dtype)
+
+    def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
+        if rows is None:
+            square = 0.5 * dot(y @ self.A, y) + 0.5 * dot(x @ self.B, x)
+            return square + dot(x @ self.C, y) + dot(self.c, y) + dot(self.d, x)
+        ay, qy, cy = _products(self.meets_y[rows.index], y)
+        bx, px, dx = _products(self.meets_x[rows.index], x)
+        return dot(rows.weight, 0.5 * ay * ay + 0.5 * bx * bx + px * qy + cy + dx)
+
+    def in_y(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
+        if rows is None:
+            return y @ self.A + x @ self.C + self.c
+        vectors = self.meets_y[rows.index]
+        ay, _, _ = _products(vectors, y)
+        _, px, _ = _products(self.meets_x[rows.index], x)
+        return _combined(vectors, rows, ay, px)
+
+    def in_x(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
+        if rows is None:
+            return x @ self.B + y @ self.Ct + self.d
+        vectors = self.meets_x[rows.index]
+        bx, _, _ = _products(vectors, x)
+        _, qy, _ = _products(self.meets_y[rows.index], y)
+        return _combined(vectors, rows, bx, qy)
+
+    def hvp(self, x: Tensor, y: Tensor, v: Tensor, rows: Rows | None = None) -> Tensor:
+        if rows is None:
+            return spread(v @ self.A, x, y)
+        a = self.meets_y[rows.index, 0]
+        return spread(_sum(a, rows.weight * _times(a, v)), x, y)
+
+    def jvp(self, x: Tensor, y: Tensor, v: Tensor, rows: Rows | None = None) -> Tensor:
+        if rows is None:
+            return spread(v @ self.Ct, x, y)
+        along = rows.weight * _times(self.meets_y[rows.index, 1], v)
+        return spread(_sum(self.meets_x[rows.index, 1], along), x, y)
+
+
+def _times(vectors: Tensor, z: Tensor) -> Tensor:
+    """(.., L, B, d) with (.., L, d): (.., L, B)."""
+    return (vectors @ z.unsqueeze(-1)).squeeze(-1)
+
+
+def _sum(vectors: Tensor, weights: Tensor) -> Tensor:
+    """Σ_b weights_b vectors_b, (.., L, d)."""
+    return (weights.unsqueeze(-2) @ vectors).squeeze(-2)
+
+
+def _products(vectors: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    """The three vectors of each row with z, (.., L, B) each."""
+    products: Tensor = _times(vectors.flatten(-3, -2), z).unflatten(-1, (-1, 3))
+    return products.unbind(-1)
+
+
+def _combined(vectors: Tensor, rows: Rows, first: Tensor, second: Tensor) -> Tensor:
+    """Σ_b weight_b (first_b, second_b, 1) of the three vectors of each row."""
+    first, second, one = torch.broadcast_tensors(first, second, torch.ones_like(rows.weight))
+    weights = rows.weight.unsqueeze(-1) * torch.stack([first, second, one], -1)
+    return _sum(vectors.flatten(-3, -2), weights.flatten(-2))
+
+
+class _Levels:
+    """P, r, ∇²φ and all that follows from them, in float64."""
+
+    def __init__(self, f: Terms, g: Terms) -> None:
+        self.f, self.g = f.means(), g.means()
+        A, _, C, c, _ = self.g
+        A_f, B_f, C_f, c_f, d_f = self.f
+        self.P = -torch.linalg.solve(A, C.T).T
+        self.r = -torch.linalg.solve(A, c)
+        cross = C_f @ self.P.T
+        self.hess = B_f + self.P @ A_f @ self.P.T + cross + cross.T
+        self.slope = C_f @ self.r + d_f + self.P @ (A_f @ self.r + c_f)
+
+    @property
+    def x_min(self) -> Tensor:
+        x: Tensor = torch.linalg.solve(self.hess, -self.slope)
+        return x
+
+    def constants(self, x0: Tensor, y0: Tensor) -> dict[str, Constant]:
+        A_f, _, C_f, c_f, _ = self.f
+        spectrum, away = torch.linalg.eigvalsh(self.g[0]), x0 - self.x_min
+        return {
+            "mu": exact(spectrum[0]),
+            "L_gy": exact(spectrum[-1]),
+            "L_g": exact(_joint(*self.g[:3])),
+            "L_f": exact(_joint(*self.f[:3])),
+            "rho_f": exact(0),
+            "rho_g": exact(0),
+            "nu_g": exact(0),
+            "C_f": estimated((y0 @ A_f + x0 @ C_f + c_f).norm()),
+            "L_phi": exact(torch.linalg.matrix_norm(self.hess, 2)),
+            "rho_phi": exact(0),
+            "Delta": exact(0.5 * away @ self.hess @ away.T),
+            "R": exact((y0 - x0 @ self.P - self.r).square().sum()),
+        }
+
+
+def _joint(A: Tensor, B: Tensor, C: Tensor) -> Tensor:
+    """The norm of the Hessian in (x, y)."""
+    norm: Tensor = torch.linalg.matrix_norm(torch.cat([torch.cat([B, C], 1), torch.cat([C.T, A], 1)]), 2)
+    return norm
