@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from bilevelbench.model.linear_solvers import neumann_sum as neumann_sum
     from bilevelbench.model.linear_solvers import richardson as richardson
     from bilevelbench.model.noise import Additive as Additive
+    from bilevelbench.model.noise import Affine as Affine
     from bilevelbench.model.noise import Exact as Exact
     from bilevelbench.model.noise import FiniteSum as FiniteSum
     from bilevelbench.model.noise import Rows as Rows
@@ -92,6 +93,7 @@ _HOME = {
     "neumann_sum": "model.linear_solvers",
     "richardson": "model.linear_solvers",
     "Additive": "model.noise",
+    "Affine": "model.noise",
     "Exact": "model.noise",
     "FiniteSum": "model.noise",
     "Rows": "model.noise",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -65,8 +65,11 @@ class _Unmetered:
         for _ in range(int(times)):
             yield True
 
-    def only(self, mask: Tensor) -> AbstractContextManager[None]:
-        return nullcontext()
+    def until(self, most: int | Tensor, going: Tensor) -> Iterator[Tensor | bool]:
+        for _ in range(int(most)):
+            if not bool(going.any()):
+                return
+            yield going.clone()
 
 
 class Evaluator:

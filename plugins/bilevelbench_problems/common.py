@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from pydantic import PositiveFloat, model_validator
 from torch import Generator, Tensor
 
-from bilevelbench import Additive, Constant, Exact, Problem, exact
+from bilevelbench import Additive, Affine, Constant, Exact, Problem, exact
+
+NoiseKind = Literal["additive", "affine"]
 
 
 class Stretched(Problem):
@@ -26,9 +28,13 @@ class Stretched(Problem):
         return self
 
 
-def noise_model(sigma_f: float, sigma_g: float, sigma_h: float) -> Exact | Additive:
+def noise_model(
+    sigma_f: float, sigma_g: float, sigma_h: float, kind: NoiseKind = "additive"
+) -> Exact | Additive | Affine:
     """Without any noise the problem is exact: a call is one sample."""
-    return Additive(sigma_f, sigma_g, sigma_h) if sigma_f or sigma_g or sigma_h else Exact()
+    if not (sigma_f or sigma_g or sigma_h):
+        return Exact()
+    return (Additive if kind == "additive" else Affine)(sigma_f, sigma_g, sigma_h)
 
 
 def random_orthogonal(d: int, rng: Generator) -> Tensor:
