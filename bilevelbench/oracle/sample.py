@@ -50,8 +50,6 @@ class Table:
     that row put back first. (A persistent array: H. Baker, "Shallow binding in Lisp 1.5", 1978.)
     """
 
-    __slots__ = ("_change", "_newer", "_rows", "mean")
-
     def __init__(self, rows: Tensor) -> None:
         # over the last axis: a sum over the first one rounds with the number of lanes
         self._begin(rows.clone(), rows.movedim(0, -1).contiguous().mean(-1))
