@@ -12,6 +12,7 @@ from pydantic import ValidationError
 import bilevelbench
 from bilevelbench import Additive, Affine, Exact, InvalidInput, dot, norm
 from bilevelbench.model.noise import is_exact, levels
+from bilevelbench.model.torch_state import default_dtype
 
 SIGMA = {"f": 0.7, "g": 0.4, "h": 1.3}
 NOISE = Affine(SIGMA["f"], SIGMA["g"], SIGMA["h"])
@@ -121,11 +122,8 @@ def test_differences_at_two_points_are_lipschitz_and_not_zero(bowl, door, normal
         moves = []
         for t in (1.0, 2.0):
             there = noise_of(oracle, f"grad_{level}", (x + t * a, y + t * b), xi)
-            moves.append(
-                torch.cat(
-                    [p - q for p, q in zip(there, noise_of(oracle, f"grad_{level}", (x, y), xi), strict=True)], -1
-                )
-            )
+            before = noise_of(oracle, f"grad_{level}", (x, y), xi)
+            moves.append(torch.cat([p - q for p, q in zip(there, before, strict=True)], -1))
         assert (float(moves[0].abs().max()) < 1e-12) == exact
         torch.testing.assert_close(moves[1], 2 * moves[0], rtol=1e-8, atol=1e-12)  # S (z' - z)
         s = oracle._sampler._curvature(xi, oracle._sample_draws)[0] if not exact else torch.zeros(4, 1)
@@ -266,7 +264,8 @@ def test_a_problem_offers_it(cls):
 
 def test_stacked_data_grow_their_noise_around_their_own_starts(door):
     """tail_anchor has a start for each lane, also once lanes have left."""
-    instance = TailAnchor(sigma_g=0.1, sigma_h=1.0, noise="affine").build_lanes([0, 1, 2, 3])
+    with default_dtype(torch.float64):
+        instance = TailAnchor(sigma_g=0.1, sigma_h=1.0, noise="affine").build_lanes([0, 1, 2, 3])
     oracle = door(instance, seeds=[5, 5, 5, 5])
     for lanes in ([0, 1, 2, 3], [3, 1, 1, 1]):
         oracle.begin_step(1)
