@@ -49,10 +49,12 @@ if TYPE_CHECKING:
     from bilevelbench.model.lanes import keep as keep
     from bilevelbench.model.lanes import norm as norm
     from bilevelbench.model.lanes import over_points as over_points
+    from bilevelbench.model.linear_solvers import Unmetered as Unmetered
     from bilevelbench.model.linear_solvers import conjugate_gradient as conjugate_gradient
     from bilevelbench.model.linear_solvers import neumann_sum as neumann_sum
     from bilevelbench.model.linear_solvers import richardson as richardson
     from bilevelbench.model.noise import Additive as Additive
+    from bilevelbench.model.noise import Affine as Affine
     from bilevelbench.model.noise import Exact as Exact
     from bilevelbench.model.noise import FiniteSum as FiniteSum
     from bilevelbench.model.noise import Rows as Rows
@@ -88,10 +90,12 @@ _HOME = {
     "keep": "model.lanes",
     "norm": "model.lanes",
     "over_points": "model.lanes",
+    "Unmetered": "model.linear_solvers",
     "conjugate_gradient": "model.linear_solvers",
     "neumann_sum": "model.linear_solvers",
     "richardson": "model.linear_solvers",
     "Additive": "model.noise",
+    "Affine": "model.noise",
     "Exact": "model.noise",
     "FiniteSum": "model.noise",
     "Rows": "model.noise",

@@ -64,19 +64,23 @@ class Facts:
         if self.uses:
             lines += ["", f"Asks for: {', '.join(self.uses)}"]
         for claim in self.claims:
-            lines += ["", f"Claims (table {claim['table']}, {claim['setting']}): {_numbers(claim)}"]
+            place = claim["setting"] if claim["table"] is None else f"table {claim['table']}, {claim['setting']}"
+            lines += ["", f"Claims ({place}): {_numbers(claim)}"]
             lines[-1] += f"; {claim['reference']}" if claim["reference"] else ""
             lines += [f"  note: {claim['footnote']}"] if claim["footnote"] else []
         return "\n".join(lines)
 
 
 def _numbers(claim: dict[str, Any]) -> str:
-    """`eps^-2 (paper), kappa^4 (paper), log^1 (derived)`: each number with its source."""
-    said = [f"eps^-{claim['eps_exp']:g} ({claim['source']})"]
+    """`n^0.5 eps^-2 (paper), kappa^4 (paper), log^1 (derived)`: each number with its source."""
+    data = "" if claim["n_exp"] is None else f"n^{claim['n_exp']:.3g} "
+    said = [f"{data}eps^-{claim['eps_exp']:g} ({claim['source']})"]
     if claim["kappa_exp"] is not None:
         said.append(f"kappa^{claim['kappa_exp']:g} ({claim['kappa_source']})")
     if claim["log_power"]:
         said.append(f"log^{claim['log_power']} ({claim['log_source']})")
+    if claim["mean_squared_smooth"]:
+        said.append("for mean-squared smooth samples")
     return ", ".join(said)
 
 

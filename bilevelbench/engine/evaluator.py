@@ -16,8 +16,7 @@ stationary: |grad phi| <= eps and smallest eigenvalue >= -sqrt(rho_phi eps).
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -27,7 +26,7 @@ from bilevelbench.engine.curvature import smallest_eigenvalue
 from bilevelbench.errors import MissingConstant
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.lanes import norm
-from bilevelbench.model.linear_solvers import conjugate_gradient
+from bilevelbench.model.linear_solvers import Unmetered, conjugate_gradient
 from bilevelbench.model.noise import FiniteSum
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
@@ -56,17 +55,6 @@ class _Solved:
     f_y: Tensor
     v: Tensor
     grad: Tensor
-
-
-class _Unmetered:
-    """Loops without a meter, for the linear solver."""
-
-    def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
-        for _ in range(int(times)):
-            yield True
-
-    def only(self, mask: Tensor) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 class Evaluator:
@@ -167,7 +155,7 @@ class Evaluator:
         """H(x, y)^-1 b to this residual."""
         limit = 20 + 2 * self.instance.dy
         H = functools.partial(self.instance.hvp_g_yy, x, y)
-        return conjugate_gradient(_Unmetered(), H, b, torch.zeros_like(b), limit, tolerance, cold=True)
+        return conjugate_gradient(Unmetered(), H, b, torch.zeros_like(b), limit, tolerance, cold=True)
 
     def _error(self, x: Tensor, found: _Solved) -> Tensor:
         if self.certificate == "not certified":

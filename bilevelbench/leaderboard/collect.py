@@ -33,8 +33,9 @@ _METHOD_FACTS: dict[str, Any] = {
 }  # fmt: skip
 _PROBLEM_FACTS: dict[str, Any] = {"text": "", "parameters": [], "constants": []}
 _CLAIM: dict[str, Any] = {
-    "table": "", "setting": "", "oracle": "", "eps_exp": None, "tilde": False, "log_power": 0, "kappa_exp": None,
-    "extra": "", "reference": "", "footnote": "", "source": "", "kappa_source": "", "log_source": "",
+    "table": None, "setting": "", "oracle": "", "eps_exp": None, "n_exp": None, "tilde": False, "log_power": 0,
+    "kappa_exp": None, "mean_squared_smooth": False, "extra": "",
+    "reference": "", "footnote": "", "source": "", "kappa_source": "", "log_source": "",
 }  # fmt: skip
 
 

@@ -17,13 +17,16 @@ from bilevelbench.results.schema import Results
 
 @dataclass(frozen=True)
 class Setting:
-    """`what` it is and who `belongs` there; a `claim` about it is one of these `tables` and `claimed` settings of the paper."""
+    """`what` it is and who `belongs` there; a `claim` about it is one of these `tables` and `claimed` settings.
+
+    A claim that is in no table of the paper is about |grad phi|.
+    """
 
     name: str
     what: str
     belongs: str
     claim: str
-    tables: tuple[int, ...]
+    tables: tuple[int | None, ...]
     claimed: tuple[str, ...]
 
     def covers(self, claim: Mapping[str, Any]) -> bool:
@@ -36,7 +39,7 @@ SETTINGS = {
         what="Every answer is exact: there is no noise.",
         belongs="A method belongs here if it is made for exact answers",
         claim="a rate for exact answers",
-        tables=(1, 3),
+        tables=(1, 3, None),
         claimed=("deterministic",),
     ),
     "partial": Setting(
@@ -44,7 +47,7 @@ SETTINGS = {
         what="Samples of f are noisy, those of g are exact; each costs one.",
         belongs="A method belongs here if it samples and never asks for an exact answer",
         claim="a rate for noise in f alone",
-        tables=(2,),
+        tables=(2, None),
         claimed=("partial",),
     ),
     "full": Setting(
@@ -52,7 +55,7 @@ SETTINGS = {
         what="Samples of g are noisy, and those of f may be; each costs one.",
         belongs="A method belongs here if it samples and never asks for an exact answer",
         claim="a rate for noise in f and g",
-        tables=(2,),
+        tables=(2, None),
         claimed=("full",),
     ),
     "finite-sum": Setting(
@@ -60,8 +63,8 @@ SETTINGS = {
         what="f and g are means over data; a sample is one term, and a whole sum costs as much as it has terms.",
         belongs="A method belongs here if it samples, or if it can pay for whole sums",
         claim="a rate for samples",
-        tables=(2,),
-        claimed=("partial", "full"),
+        tables=(2, None),
+        claimed=("partial", "full", "finite_sum"),
     ),
     "second-order": Setting(
         name="second-order",

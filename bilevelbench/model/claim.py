@@ -10,23 +10,37 @@ from typing import Literal
 Source = Literal["paper", "derived", "other paper"]
 
 
-@dataclass(frozen=True)
-class Claim:
-    """`eps^-eps_exp kappa^kappa_exp` calls in one table and setting of the paper; `tilde` hides `log^log_power`.
+#: Where a claim holds: exact answers, noise in f alone, noise in both levels, or means over n data.
+ClaimedSetting = Literal["deterministic", "partial", "full", "finite_sum"]
 
-    `source` is that of `eps_exp`, `kappa_source` that of `kappa_exp` and `log_source` that of `log_power`.
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """`n^n_exp eps^-eps_exp kappa^kappa_exp` calls in one setting; `tilde` hides `log^log_power`.
+
+    `table` is that of the paper whose tables the leaderboard holds against measurements, None for a claim that is in none
+    of them. n counts the data of both levels together. `mean_squared_smooth`: the claim also assumes that sample
+    gradients and products are Lipschitz on average, which exact differences of additive noise would flatter. `source` is
+    that of `eps_exp` and `n_exp`, `kappa_source` that of `kappa_exp` and `log_source` that of `log_power`.
     """
 
-    table: int
-    setting: Literal["deterministic", "partial", "full"]
-    oracle: Literal["gradient", "HVP"]
+    table: int | None = None
+    setting: ClaimedSetting
+    oracle: Literal["gradient", "HVP", "value"]
     eps_exp: float
+    n_exp: float | None = None
     tilde: bool = False
     log_power: int = 0
     kappa_exp: float | None = None
+    mean_squared_smooth: bool = False
     extra: str = ""
     footnote: str = ""
     reference: str = ""
     source: Source = "paper"
     kappa_source: Source = "paper"
     log_source: Source = "paper"
+
+    @property
+    def place(self) -> str:
+        """`table 2, full`, or the setting alone."""
+        return self.setting if self.table is None else f"table {self.table}, {self.setting}"

@@ -75,8 +75,8 @@ class Constants(Mapping[str, float]):
     mu strong convexity of g in y; L_f, L_g gradient-Lipschitz constants jointly in (x, y), L_gy that of g in y alone;
     rho_f, rho_g Hessian-Lipschitz; nu_g third derivative of g; C_f Lipschitz constant of f in y;
     Delta = phi(x0) - inf phi; R = |y0 - y*(x0)|^2; sigma_f, sigma_g, sigma_h the noise of one sample, known unless the
-    noise is that of a finite sum; L_phi, rho_phi of the hyper-objective, L_star, rho_star of its
-    penalty form.
+    noise is that of a finite sum, which has n_f and n_g data instead; L_phi, rho_phi of the hyper-objective, L_star,
+    rho_star of its penalty form.
     """
 
     def __init__(self, given: Mapping[str, Constant | float], problem: str = "") -> None:

@@ -6,43 +6,49 @@ serves every lane. An input that a function does not use has gradient zero.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bilevelbench.model.queries import PRODUCTS, QUERIES
-
 Function = Callable[..., Any]
 
 
 def derive(f: Function, g: Function, given: Mapping[str, Function]) -> dict[str, Function]:
     """Every query as a function: the given derivative where there is one, else by autograd."""
-    table: dict[str, Function] = {"value_f": f, "value_g": g}
-    for level, function in (("f", f), ("g", g)):
-        joint, in_x, in_y = f"grad_{level}", f"grad_{level}_x", f"grad_{level}_y"
-        if joint in given:
-            table[joint] = given[joint]
-            table[in_x] = given.get(in_x) or _part(given[joint], 0)
-            table[in_y] = given.get(in_y) or _part(given[joint], 1)
-        else:
-            table[in_x] = given.get(in_x) or _gradient_in(function, 0)
-            table[in_y] = given.get(in_y) or _gradient_in(function, 1)
-            both = in_x in given and in_y in given
-            table[joint] = _pair(given[in_x], given[in_y]) if both else _gradient(function)
-    for name in PRODUCTS:
-        query = QUERIES[name]
-        table[name] = given.get(name) or _second(f if query.level == "f" else g, "xy".index(query.outputs[0]))
-    return table
+    return {
+        "value_f": f,
+        "value_g": g,
+        **_blocks(("grad_f", "grad_f_x", "grad_f_y"), given, _gradient(f), functools.partial(_gradient_in, f)),
+        **_blocks(("grad_g", "grad_g_x", "grad_g_y"), given, _gradient(g), functools.partial(_gradient_in, g)),
+        **_blocks(("vp_g", "jvp_g_xy", "hvp_g_yy"), given, _products(g), functools.partial(_product, g)),
+    }
+
+
+def _blocks(
+    names: tuple[str, str, str], given: Mapping[str, Function], both: Function, one: Callable[[int], Function]
+) -> dict[str, Function]:
+    """A joint query and its blocks in x and in y; a block that is not given is a part of a given joint one."""
+    joint, in_x, in_y = names
+    if joint in given:
+        whole = given[joint]
+        return {
+            joint: whole,
+            in_x: given.get(in_x) or _part(whole, 0),
+            in_y: given.get(in_y) or _part(whole, 1),
+        }
+    pair = _pair(given[in_x], given[in_y]) if in_x in given and in_y in given else both
+    return {joint: pair, in_x: given.get(in_x) or one(0), in_y: given.get(in_y) or one(1)}
 
 
 def _part(joint: Function, block: int) -> Function:
-    return lambda x, y, *rows: joint(x, y, *rows)[block]
+    return lambda x, y, *rest: joint(x, y, *rest)[block]
 
 
 def _pair(in_x: Function, in_y: Function) -> Function:
-    return lambda x, y, *rows: (in_x(x, y, *rows), in_y(x, y, *rows))
+    return lambda x, y, *rest: (in_x(x, y, *rest), in_y(x, y, *rest))
 
 
 def _leaves(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,14 +87,31 @@ def _gradient_in(function: Function, block: int) -> Function:
     return gradient
 
 
-def _second(function: Function, block: int) -> Function:
+def _product(function: Function, block: int) -> Function:
     """The derivative of <g_y(x, y), v> in x (block 0: J v) or in y (block 1: H v); g is any function."""
 
     def product(x: Tensor, y: Tensor, v: Tensor, *rows: Any) -> Tensor:
         with torch.enable_grad():
-            points = v.shape[:-2]
-            leaves = _leaves(x.expand(*torch.broadcast_shapes(points, x.shape[:-2]), *x.shape[-2:]), y)
-            (g_y,) = _grad(function(*leaves, *rows), (leaves[1],), create_graph=True)
-            return _grad(g_y * v.detach(), (leaves[block],))[0]
+            leaves, slope = _slope(function, x, y, v, *rows)
+            return _grad(slope, (leaves[block],))[0]
 
     return product
+
+
+def _products(function: Function) -> Function:
+    """Both of them: the same two passes as one of them, with one more output of the second."""
+
+    def products(x: Tensor, y: Tensor, v: Tensor, *rows: Any) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            leaves, slope = _slope(function, x, y, v, *rows)
+            return _grad(slope, leaves)
+
+    return products
+
+
+def _slope(function: Function, x: Tensor, y: Tensor, v: Tensor, *rows: Any) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Fresh leaves, and g_y v there, whose sum is to be differentiated."""
+    points = torch.broadcast_shapes(v.shape[:-2], x.shape[:-2])
+    leaves = _leaves(x.expand(*points, *x.shape[-2:]), y)
+    (g_y,) = _grad(function(*leaves, *rows), (leaves[1],), create_graph=True)
+    return leaves, g_y * v.detach()

@@ -14,7 +14,7 @@ from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.agents import Agents
 from bilevelbench.model.constants import Constant, Constants, exact
 from bilevelbench.model.derivatives import derive
-from bilevelbench.model.noise import Exact, Noise, levels
+from bilevelbench.model.noise import Exact, Noise, levels, sizes
 from bilevelbench.model.queries import QUERIES, ROW
 
 FAR = 1e6  # sizes of the start: farther away x has run away, whatever the problem
@@ -68,7 +68,8 @@ class Instance:
         self.x0, self.y0 = x0.detach(), y0.detach()
         self.dx, self.dy = x0.shape[-1], y0.shape[-1]
         given = constants.given if isinstance(constants, Constants) else constants
-        self.constants = Constants({**{name: exact(level) for name, level in levels(noise).items()}, **given})
+        of_noise = {name: exact(value) for name, value in {**levels(noise), **sizes(noise)}.items()}
+        self.constants = Constants({**of_noise, **given})
         self.noise, self.reference, self.points = noise, reference, points
         self.metrics = dict(metrics or {})
         self.agents, self.mu_at, self.is_flat_beyond = agents, mu_at, x_limit is not None

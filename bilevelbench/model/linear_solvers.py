@@ -7,7 +7,6 @@ switched off and pays no more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -22,7 +21,21 @@ class LaneLoops(Protocol):
     """What an oracle offers for loops; the evaluator has an unmetered one."""
 
     def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]: ...
-    def only(self, mask: Tensor) -> AbstractContextManager[None]: ...
+    def until(self, most: int | Tensor, going: Tensor) -> Iterator[Tensor | bool]: ...
+
+
+class Unmetered:
+    """Loops of every lane, without an oracle."""
+
+    def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
+        for _ in range(int(times)):
+            yield True
+
+    def until(self, most: int | Tensor, going: Tensor) -> Iterator[Tensor | bool]:
+        for _ in range(int(most)):
+            if not bool(going.any()):
+                return
+            yield going.clone()
 
 
 def conjugate_gradient(
@@ -37,21 +50,18 @@ def conjugate_gradient(
     q, s = r, dot(r, r)
     least = torch.as_tensor(tol, dtype=b.dtype) ** 2
     going = s > least
-    for on in oracle.repeat(n):
-        active = going if on is True else going & torch.as_tensor(on)
-        if not bool(active.any()):
-            break
-        with oracle.only(active):
-            w = A(q)
+    for on in oracle.until(n, going):
+        active = going.clone() if on is True else torch.as_tensor(on)
+        w = A(q)
         curvature = dot(q, w)
         c = s / curvature
         moved = active & (curvature > 0)
-        going = going & ~(active ^ moved)  # no positive curvature: the lane stays where it is
+        going &= ~(active ^ moved)  # no positive curvature: the lane stays where it is
         move = True if bool(moved.all()) else moved
         v, r_new = keep(move, v + c * q, v), keep(move, r - c * w, r)
         s_new = dot(r_new, r_new)
         q, r, s = keep(move, r_new + (s_new / s) * q, q), r_new, s_new
-        going = going & (s > least)
+        going &= s > least
     return v
 
 

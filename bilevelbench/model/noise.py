@@ -19,11 +19,8 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class Additive:
-    """Gaussian noise on each block: E|noise|^2 = sigma^2 for one sample, sigma^2/B for the mean of B, a single draw.
-
-    Second order: H + sigma_h s I and J + sigma_h s' E with scalar normals s, s' and E the rectangular identity.
-    """
+class Gaussian:
+    """Levels of noise of one sample: of the gradients of f, of those of g, and of second derivatives."""
 
     sigma_f: float = 0.0
     sigma_g: float = 0.0
@@ -39,6 +36,27 @@ class Additive:
 
 
 @dataclass(frozen=True)
+class Additive(Gaussian):
+    """Gaussian noise on each block: E|noise|^2 = sigma^2 for one sample, sigma^2/B for the mean of B, a single draw.
+
+    Second order: H + sigma_h s I and J + sigma_h s' E with scalar normals s, s' and E the rectangular identity. The noise
+    does not depend on the point, so the difference of a sample's gradients at two points is exact.
+    """
+
+
+@dataclass(frozen=True)
+class Affine(Gaussian):
+    """A sample is a function: f(x, y) + <n, z> + 1/2 z.S z with z = (x - x0, y - y0), and the same for g.
+
+    n is normal, in each block with E|n|^2 = sigma^2; S = sigma_h s u u^T with s a scalar normal and u uniform on the sphere,
+    so E|S|^2 = sigma_h^2, in the samples of f as in those of g. All answers of one sample are derivatives of that one
+    function: the difference of its gradients at two points is Lipschitz, unbiased and not exact. The noise of a gradient
+    has the variance sigma^2 at the start and grows with |z| from there, by at most sigma_h^2 |z|^2. The mean of B samples is
+    one draw whose n and S are smaller by sqrt(B).
+    """
+
+
+@dataclass(frozen=True)
 class FiniteSum:
     """f and g are means over n_f and n_g rows; the instance's functions take a last argument `rows`."""
 
@@ -51,7 +69,7 @@ class FiniteSum:
                 raise InvalidInput(f"{name} = {getattr(self, name)}: a finite sum has at least one term")
 
 
-Noise = Exact | Additive | FiniteSum
+Noise = Exact | Additive | Affine | FiniteSum
 
 
 def levels(noise: Noise) -> dict[str, float]:
@@ -60,8 +78,15 @@ def levels(noise: Noise) -> dict[str, float]:
     return {} if isinstance(noise, FiniteSum) else {name: getattr(noise, name, 0.0) for name in names}
 
 
+def sizes(noise: Noise) -> dict[str, int]:
+    """How many data the levels of a finite sum have, as constants of the problem."""
+    return {"n_f": noise.n_f, "n_g": noise.n_g} if isinstance(noise, FiniteSum) else {}
+
+
 def is_exact(noise: Noise, level: str) -> bool:
     """Whether a sample of f or g is the exact answer; where there are products with second derivatives it serves them too."""
+    if isinstance(noise, Affine):  # a sample function of f is curved as well
+        return (noise.sigma_f if level == "f" else noise.sigma_g) == noise.sigma_h == 0
     if isinstance(noise, Additive):
         has_products = any(QUERIES[name].level == level for name in PRODUCTS)
         sigma = noise.sigma_f if level == "f" else noise.sigma_g

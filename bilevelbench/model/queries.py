@@ -19,7 +19,7 @@ class Query:
 
     name: str
     level: Level
-    order: Literal[0, 1, 2]  # a value, a gradient, the product of a second derivative with v
+    order: Literal[0, 1, 2]  # a value, a gradient, the product of second derivatives with v
     outputs: tuple[Output, ...]  # an answer is (*points, L, .) for each: a number, or as wide as x or y
     column: str  # of `runs`
 
@@ -28,10 +28,9 @@ class Query:
         return self.order == 2
 
     def counts_in(self, other: Query) -> bool:
-        """Whether a call counts in the column of `other`. A joint gradient is one call, and one in each of its blocks."""
-        gradients_of_one_function = self.order == other.order == 1 and self.level == other.level
-        shared = gradients_of_one_function and not set(self.outputs).isdisjoint(other.outputs)
-        return shared or self.column == other.column
+        """Whether a call counts in the column of `other`. A joint query is one call, and one in each of its blocks."""
+        alike = self.order == other.order > 0 and self.level == other.level
+        return self.column == other.column or (alike and not set(self.outputs).isdisjoint(other.outputs))
 
     def widths(self, dx: int, dy: int) -> tuple[int, ...]:
         """The last axis of each tensor of an answer."""
@@ -51,6 +50,7 @@ QUERIES: dict[str, Query] = {
         Query("grad_g_y", "g", 1, ("y",), "grad_g_y"),
         Query("hvp_g_yy", "g", 2, ("y",), "hvp"),
         Query("jvp_g_xy", "g", 2, ("x",), "jvp"),
+        Query("vp_g", "g", 2, ("x", "y"), "second_order"),  # (J v, H v): one pass
         Query("value_f", "f", 0, ("value",), "value"),
         Query("value_g", "g", 0, ("value",), "value"),
     )
@@ -59,15 +59,17 @@ QUERIES: dict[str, Query] = {
 #: A query's place in the lists of passes, calls and samples.
 ROW = {name: row for row, name in enumerate(QUERIES)}
 
-#: Columns of `runs`, and the queries that each one adds up.
-COLUMNS: dict[str, tuple[str, ...]] = {
-    of.column: tuple(query.name for query in QUERIES.values() if query.counts_in(of)) for of in QUERIES.values()
-}
-
 #: Gradients and products over all columns. Values are neither.
 TOTALS: dict[str, tuple[str, ...]] = {
     name: tuple(query.name for query in QUERIES.values() if query.order == order)
     for name, order in (("first_order", 1), ("second_order", 2))
+}
+
+#: The other columns of `runs`, and the queries that each one adds up.
+COLUMNS: dict[str, tuple[str, ...]] = {
+    of.column: tuple(query.name for query in QUERIES.values() if query.counts_in(of))
+    for of in QUERIES.values()
+    if of.column not in TOTALS
 }
 
 PRODUCTS = TOTALS["second_order"]

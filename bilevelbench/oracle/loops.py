@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -30,7 +30,7 @@ class Loops:
         self._fixed_bounds: dict[int, tuple[Tensor, int, int]] = {}
         self._frames = [_Frame(0, 1 << 30)]
 
-    def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
+    def repeat(self, times: int | Tensor) -> Generator[Tensor | bool]:
         """`for on in oracle.repeat(K)`: K times, an int or an (L, 1) tensor; `on` is True, or the lanes still at it."""
         outer = self.meter.mask
         fixed = self._fixed_bounds.get(id(times))
@@ -66,6 +66,27 @@ class Loops:
             if self.meter.mask is not outer:
                 self.meter.switch(outer)
 
+    def until(self, most: int | Tensor, going: Tensor) -> Iterator[Tensor | bool]:
+        """`for on in oracle.until(n, going)`: at most n rounds, and none once no lane goes on.
+
+        The mask is the method's own, and read before each round: `going &= norm(g_y) > tol` in the body. A lane that has
+        left stays out, and is not charged.
+        """
+        self._check_lanes("until: a mask", going)
+        still = torch.ones(self.L, 1, dtype=torch.bool)
+        rounds = self.repeat(most)
+        try:
+            for on in rounds:
+                self._frames[-1].per_lane = True  # how many rounds there are depends on each lane's data
+                still = still & going
+                now = still if on is True else still & on
+                if not bool((now & self._with_budget()).any()):
+                    return
+                with self.only(now):
+                    yield True if bool(now.all()) else now.clone()
+        finally:
+            rounds.close()
+
     def when(self, mask: Tensor) -> Iterator[Tensor | bool]:
         """`for on in oracle.when(mask)`: an `if` for lanes. The body runs once if any lane is on, never otherwise.
 
@@ -98,11 +119,15 @@ class Loops:
         """Iterations that every lane makes, and the most that any lane with budget makes."""
         finite = torch.nan_to_num(times.double(), nan=0.0, posinf=0.0)  # a diverged lane does not hold up the others
         low = int(finite.min().clamp(min=0))
-        alive = torch.from_numpy(~self.meter.ghost).reshape(-1, 1)
+        alive = self._with_budget()
         if self.meter.mask is not None:
             alive = alive & self.meter.mask
         high = max(low, int(torch.where(alive, finite, torch.zeros_like(finite)).max().ceil()))
         return low, high
+
+    def _with_budget(self) -> Tensor:
+        """(L, 1): the lanes that are not ghosts."""
+        return torch.from_numpy(~self.meter.ghost).reshape(-1, 1)
 
     def _address(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         frames = self._frames

@@ -13,7 +13,7 @@ from torch import Tensor
 from bilevelbench.errors import InvalidInput, UndeclaredQuery
 from bilevelbench.model.agents import Part
 from bilevelbench.model.instance import Instance, count_points
-from bilevelbench.model.noise import Additive
+from bilevelbench.model.noise import Gaussian
 from bilevelbench.model.queries import QUERIES, Level, Query
 from bilevelbench.oracle.draws import Draws, fold
 from bilevelbench.oracle.fast_path import gradient_query, plain, product_query
@@ -33,6 +33,10 @@ class JointQuery(Protocol):
 
 class ProductQuery(Protocol):
     def __call__(self, x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Tensor: ...
+
+
+class JointProductQuery(Protocol):
+    def __call__(self, x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> tuple[Tensor, Tensor]: ...
 
 
 class Oracle(Loops):
@@ -76,6 +80,7 @@ class Oracle(Loops):
     grad_g_y: BlockQuery
     hvp_g_yy: ProductQuery  # H v, the product with the lower Hessian
     jvp_g_xy: ProductQuery  # J v in R^dx, the product with the mixed derivative
+    vp_g: JointProductQuery  # (J v, H v) at one point: one call
     value_f: BlockQuery
     value_g: BlockQuery
 
@@ -93,6 +98,7 @@ class Oracle(Loops):
     def _plug(self, instance: Instance) -> None:
         self._instance = instance
         self._asked = asked = self._part.local if self._part else instance
+        self._sampler.start = asked.x0, asked.y0
         one_point = asked.expect(self.L)
         shapes = torch.Size((self.L, self.dx)), torch.Size((self.L, self.dy))
         for name, query in QUERIES.items():
@@ -107,11 +113,11 @@ class Oracle(Loops):
             setattr(self, name, ask)
 
     def _sampled(self, query: Query, one_point: Callable[..., Any]) -> Callable[..., Any]:
-        """One point with additive noise that is the same for every lane's batch; None: the general way."""
-        name, level, additive = query.name, query.level, isinstance(self._instance.noise, Additive)
+        """One point with Gaussian noise that is the same for every lane's batch; None: the general way."""
+        name, level, gaussian = query.name, query.level, isinstance(self._instance.noise, Gaussian)
 
         def answer(x: Tensor, y: Tensor, xi: Sample) -> Any:
-            if not (additive and xi.points is None and xi.level == level and isinstance(xi.size, int)):
+            if not (gaussian and xi.points is None and xi.level == level and isinstance(xi.size, int)):
                 return None
             self.meter.charge(name, 1, xi.size)
             return self._sampler.add_noise(query, one_point(x, y), (x, y), xi, self._sample_draws)
@@ -134,7 +140,7 @@ class Oracle(Loops):
         rows = () if xi is None or xi.rows is None else (xi.rows,)
         with torch.no_grad():
             out = self._evaluate(function, arguments, rows, points)
-        if xi is not None and isinstance(self._instance.noise, Additive):
+        if xi is not None and isinstance(self._instance.noise, Gaussian):
             out = self._sampler.add_noise(query, out, arguments, xi, self._sample_draws)
         return self._masked(out)
 

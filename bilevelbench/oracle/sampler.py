@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from bilevelbench.errors import InvalidInput, suggestion
-from bilevelbench.model.lanes import dot
-from bilevelbench.model.noise import FiniteSum, Noise, Rows, is_exact, levels
-from bilevelbench.model.queries import Level, Query
+from bilevelbench.model.lanes import dot, norm
+from bilevelbench.model.noise import Affine, FiniteSum, Noise, Rows, is_exact, levels
+from bilevelbench.model.queries import Level, Output, Query
 from bilevelbench.oracle.draws import Draws
 from bilevelbench.oracle.meter import Meter
 from bilevelbench.oracle.sample import Order, Sample
@@ -26,6 +26,7 @@ class Sampler:
         self._exact = {level: is_exact(noise, level) for level in ("f", "g")}
         self._sigma = {name.removeprefix("sigma_"): sigma for name, sigma in levels(noise).items()}
         self._passed = {"f": (0, 0), "g": (0, 0)}  # order="epoch": the pass, and the rows taken of it, in every lane
+        self.start: tuple[Tensor, Tensor]  # x0 and y0, around which affine noise grows; the oracle sets them
 
     def draw(
         self,
@@ -138,30 +139,51 @@ class Sampler:
         return tuple(a.expand(*shape, *a.shape[-2:]) for a in arguments)
 
     def add_noise(self, query: Query, out: Any, arguments: tuple[Tensor, ...], xi: Sample, draws: Draws) -> Any:
-        """Additive noise: the mean of B samples is one normal of variance sigma^2/B."""
-        level = xi.level
-        if self._exact[level]:
+        """Gaussian noise: the mean of B samples is one draw of variance sigma^2/B."""
+        if self._exact[xi.level]:
             return out
-        sigma = self._sigma[level]
-        if query.order == 1:
-            if isinstance(out, tuple):
-                return tuple(
-                    self._noisy(block, f"{level}_{axis}", sigma, xi, draws)
-                    for block, axis in zip(out, query.outputs, strict=True)
-                )
-            return self._noisy(out, f"{level}_{query.outputs[0]}", sigma, xi, draws)
-        if query.order == 0:  # the function whose gradient carries that noise
-            n_x = self._noise_vector(f"{level}_x", self.dx, sigma, xi, draws)
-            n_y = self._noise_vector(f"{level}_y", self.dy, sigma, xi, draws)
-            return out + dot(n_x, arguments[0]) + dot(n_y, arguments[1])
-        scale = self._noise_vector(query.column, 1, self._sigma["h"], xi, draws)
-        v = arguments[2]
-        if query.outputs == ("x",):  # E is the rectangular identity
-            v = torch.nn.functional.pad(v, (0, max(0, self.dx - self.dy)))[..., : self.dx]
-        return out + scale * v
+        noise = self._affine if isinstance(self.noise, Affine) else self._additive
+        if not isinstance(out, tuple):
+            return out + noise(query, query.outputs[0], arguments, xi, draws)
+        blocks = zip(out, query.outputs, strict=True)
+        return tuple(block + noise(query, output, arguments, xi, draws) for block, output in blocks)
 
-    def _noisy(self, block: Tensor, purpose: str, sigma: float, xi: Sample, draws: Draws) -> Tensor:
-        return block + self._noise_vector(purpose, block.shape[-1], sigma, xi, draws)
+    def _additive(
+        self, query: Query, output: Output, arguments: tuple[Tensor, ...], xi: Sample, draws: Draws
+    ) -> Tensor:
+        if query.order == 1:
+            return self._slope(output, xi, draws)
+        if query.order == 0:  # of the function whose gradient carries that noise
+            return dot(self._slope("x", xi, draws), arguments[0]) + dot(self._slope("y", xi, draws), arguments[1])
+        scale = self._noise_vector("jvp" if output == "x" else "hvp", 1, self._sigma["h"], xi, draws)
+        v = arguments[2]
+        if output == "x":  # E is the rectangular identity
+            v = torch.nn.functional.pad(v, (0, max(0, self.dx - self.dy)))[..., : self.dx]
+        return scale * v
+
+    def _affine(self, query: Query, output: Output, arguments: tuple[Tensor, ...], xi: Sample, draws: Draws) -> Tensor:
+        """Of the function <n, z> + s/2 <u, z>^2: a gradient n + s <u, z> u, and the products s <u_y, v> u."""
+        s, u = self._curvature(xi, draws)
+        if query.order == 2:
+            return s * dot(u["y"], arguments[2]) * u[output]
+        z = {"x": arguments[0] - self.start[0], "y": arguments[1] - self.start[1]}
+        along = dot(u["x"], z["x"]) + dot(u["y"], z["y"])
+        if query.order == 1:
+            return self._slope(output, xi, draws) + s * along * u[output]
+        linear = dot(self._slope("x", xi, draws), z["x"]) + dot(self._slope("y", xi, draws), z["y"])
+        return linear + 0.5 * s * along * along
+
+    def _slope(self, output: Output, xi: Sample, draws: Draws) -> Tensor:
+        """n in x or in y."""
+        width = self.dx if output == "x" else self.dy
+        return self._noise_vector(f"{xi.level}_{output}", width, self._sigma[xi.level], xi, draws)
+
+    def _curvature(self, xi: Sample, draws: Draws) -> tuple[Tensor, dict[str, Tensor]]:
+        """s and u of S = s u u^T, u in its two blocks."""
+        s = self._noise_vector(f"{xi.level}_s", 1, self._sigma["h"], xi, draws)
+        u = self._noise_vector(f"{xi.level}_u", self.dx + self.dy, 1.0, xi, draws)
+        u = u / norm(u)
+        return s, {"x": u[..., : self.dx], "y": u[..., self.dx :]}
 
     def _noise_vector(self, purpose: str, width: int, sigma: float, xi: Sample, draws: Draws) -> Tensor:
         held = xi.noise.get(purpose)

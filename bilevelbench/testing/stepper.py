@@ -31,6 +31,7 @@ from bilevelbench.model.problem import Problem
 from bilevelbench.model.queries import PRODUCTS
 from bilevelbench.model.rounding import TOLERANCE, keeps_bits
 from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.sample import Table
 from bilevelbench.plan.trial import Budget, Spec, Trial
 from bilevelbench.results.schema import MEASURED
 from bilevelbench.testing.toys import Toy, ToyShared, ToySum
@@ -195,6 +196,9 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Every tensor of a state, with its place in it."""
     if isinstance(value, Tensor):
         yield path, value
+    elif isinstance(value, Table):  # its rows are moved to and fro between tables, each of which reads its own
+        yield f"{path}.mean", value.mean
+        yield f"{path}.rows", value.rows.clone()
     elif isinstance(value, tuple | list):
         for i, item in enumerate(value):
             yield from tensors(item, f"{path}[{i}]")

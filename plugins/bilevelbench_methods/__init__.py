@@ -15,8 +15,14 @@ from bilevelbench_methods.distributed import (
 from bilevelbench_methods.implicit.aid import AID
 from bilevelbench_methods.implicit.ba import BA
 from bilevelbench_methods.implicit.bsa import BSA
+from bilevelbench_methods.implicit.ma_soba import MASOBA
 from bilevelbench_methods.implicit.paid import PAID
 from bilevelbench_methods.implicit.prahgd import PRAHGD, RAHGD
+from bilevelbench_methods.implicit.saba import SABA
+from bilevelbench_methods.implicit.soba import SOBA
+from bilevelbench_methods.implicit.spaba import SPABA
+from bilevelbench_methods.implicit.srba import SRBA
+from bilevelbench_methods.implicit.srmba import SRMBA
 from bilevelbench_methods.implicit.stocbio import StocBiO
 from bilevelbench_methods.implicit.ttsa import TTSA
 from bilevelbench_methods.penalty.acc_f2ba import AccF2BA
@@ -60,6 +66,7 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         F3SA,
         GPBGD,
         ITD,
+        MASOBA,
         PAID,
         PBGD,
         PF2BA,
@@ -67,6 +74,11 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         PZOBO,
         PZOBOS,
         RAHGD,
+        SABA,
+        SOBA,
+        SPABA,
+        SRBA,
+        SRMBA,
         StocBiO,
         TTSA,
     ]

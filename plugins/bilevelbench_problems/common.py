@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from pydantic import PositiveFloat, model_validator
 from torch import Generator, Tensor
 
-from bilevelbench import Additive, Constant, Exact, Problem, exact, norm
+from bilevelbench import Additive, Affine, Constant, Exact, Problem, exact, norm
+
+NoiseKind = Literal["additive", "affine"]
 
 
 class Stretched(Problem):
@@ -28,9 +30,13 @@ class Stretched(Problem):
         return self
 
 
-def noise_model(sigma_f: float, sigma_g: float, sigma_h: float) -> Exact | Additive:
+def noise_model(
+    sigma_f: float, sigma_g: float, sigma_h: float, kind: NoiseKind = "additive"
+) -> Exact | Additive | Affine:
     """Without any noise the problem is exact: a call is one sample."""
-    return Additive(sigma_f, sigma_g, sigma_h) if sigma_f or sigma_g or sigma_h else Exact()
+    if not (sigma_f or sigma_g or sigma_h):
+        return Exact()
+    return (Additive if kind == "additive" else Affine)(sigma_f, sigma_g, sigma_h)
 
 
 def random_orthogonal(d: int, rng: Generator) -> Tensor:

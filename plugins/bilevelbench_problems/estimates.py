@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bilevelbench import conjugate_gradient, norm
+from bilevelbench import Unmetered, conjugate_gradient, norm
 
 _NEWTON_STEPS, _PRODUCTS = 50, 200
 _ENOUGH = 1e-5  # of ‖g_y‖ at y0: the curvature is an estimate, and float32 has no more
 _POWER_STEPS = 6
-
-
-class _Plain:
-    """Loops that nobody counts, for the linear solver."""
-
-    def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
-        for _ in range(int(times)):
-            yield True
-
-    def only(self, mask: Tensor) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -61,7 +49,9 @@ class Levels:
         def product(v: Tensor) -> Tensor:
             return self.hvp(x, y, v)
 
-        return conjugate_gradient(_Plain(), product, b, torch.zeros_like(b), _PRODUCTS, relative * norm(b), cold=True)
+        return conjugate_gradient(
+            Unmetered(), product, b, torch.zeros_like(b), _PRODUCTS, relative * norm(b), cold=True
+        )
 
 
 def steepest(gradient: Callable[[Tensor], Tensor], z: Tensor, h: float = 1e-3) -> float:

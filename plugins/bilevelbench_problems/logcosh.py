@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Constant, Instance, Problem, bound, dot, estimated, exact
-from bilevelbench_problems.common import newton, noise_model, random_orthogonal, spread
+from bilevelbench_problems.common import NoiseKind, newton, noise_model, random_orthogonal, spread
 from bilevelbench_problems.separable import LOG_COSH, Scalar, peak
 
 #: r = u²/(1+u²): a quadratic for small residuals that forgives large ones.
@@ -55,6 +55,8 @@ class LogCosh(Problem):
     sigma_f: NonNegativeFloat = 0.0
     sigma_g: NonNegativeFloat = 0.0
     sigma_h: NonNegativeFloat = 0.0
+    noise: NoiseKind = "additive"
+    """whether a sample adds noise to each answer, or is a function of its own (affine)"""
 
     def build(self) -> Instance:
         data = self._draw()
@@ -89,7 +91,7 @@ class LogCosh(Problem):
             x0=x0,
             y0=y0,
             constants=self._constants(data),
-            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
+            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h, self.noise),
             points="stack",
         )
 

@@ -9,8 +9,8 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Additive, Constant, Exact, Instance, Problem, Reference, dot, estimated, exact
-from bilevelbench_problems.common import noise_model, random_orthogonal, spread
+from bilevelbench import Additive, Affine, Constant, Exact, Instance, Problem, Reference, dot, estimated, exact
+from bilevelbench_problems.common import NoiseKind, noise_model, random_orthogonal, spread
 
 
 class Quadratic(Problem):
@@ -32,6 +32,8 @@ class Quadratic(Problem):
     sigma_f: NonNegativeFloat = 0.0
     sigma_g: NonNegativeFloat = 0.0
     sigma_h: NonNegativeFloat = 0.0
+    noise: NoiseKind = "additive"
+    """whether a sample adds noise to each answer, or is a function of its own (affine)"""
 
     def build(self) -> Instance:
         rng, dx, dy, reg = self.generator(), self.dim_x, self.dim_y, self.reg
@@ -51,7 +53,7 @@ class Quadratic(Problem):
             (spectrum[-1], spectrum[0]),
             x0,
             y0,
-            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
+            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h, self.noise),
         )
 
 
@@ -113,7 +115,7 @@ class Matrices:
 
 
 def closed_form(
-    q: Matrices, spectrum: tuple[Tensor, Tensor], x0: Tensor, y0: Tensor, noise: Exact | Additive, **more: Any
+    q: Matrices, spectrum: tuple[Tensor, Tensor], x0: Tensor, y0: Tensor, noise: Exact | Additive | Affine, **more: Any
 ) -> Instance:
     """The instance of these matrices, with everything that is known of it."""
     constants, functions = q.constants(spectrum, x0, y0), q.functions()

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Generator, Tensor
 
 from bilevelbench import Constant, Instance, Reference, dot, exact
-from bilevelbench_problems.common import Stretched, noise_model, of_each_lane, random_orthogonal, spread
+from bilevelbench_problems.common import NoiseKind, Stretched, noise_model, of_each_lane, random_orthogonal, spread
 from bilevelbench_problems.separable import (
     ANCHOR,
     LOG_COSH,
@@ -58,6 +58,8 @@ class TailAnchor(Stretched):
     sigma_f: NonNegativeFloat = 0.0
     sigma_g: NonNegativeFloat = 0.0
     sigma_h: NonNegativeFloat = 0.0
+    noise: NoiseKind = "additive"
+    """whether a sample adds noise to each answer, or is a function of its own (affine)"""
 
     def build_lanes(self, data_seeds: Sequence[int]) -> Instance:
         lanes = [self._draw(self.generator(seed)) for seed in data_seeds]
@@ -150,7 +152,7 @@ class TailAnchor(Stretched):
             x0=data.x0,
             y0=torch.zeros_like(data.x0),
             constants=self._constants(data.Delta, data.R),
-            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
+            noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h, self.noise),
             reference=Reference(
                 y_star=lambda x: x,
                 phi=lambda x: f(x, x),

@@ -120,7 +120,7 @@ def test_is_no_part_of_the_main_distribution():
 
 def test_is_listed_with_its_plugin(beside):
     found = json.loads(beside.ok("list", "--json"))
-    for kind, name in (("methods", "soba"), ("problems", "denoise")):
+    for kind, name in (("methods", "averaged"), ("problems", "denoise")):
         (row,) = [row for row in found[kind] if row["name"] == name]
         assert "bilevelbench-example" in json.dumps(row)
         assert len(found[kind]) > 5, "the built-in ones are there as well"
@@ -128,23 +128,23 @@ def test_is_listed_with_its_plugin(beside):
 
 def test_runs_and_stands_on_the_board(beside, tmp_path):
     """The built-in method on its problem, its method on a built-in problem, both together; then the site."""
-    beside.ok("run", "-a", "soba", "-a", "f2ba", "-p", "denoise", "-p", "quadratic", "--steps", "20", "--jobs", "0",
+    beside.ok("run", "-a", "averaged", "-a", "f2ba", "-p", "denoise", "-p", "quadratic", "--steps", "20", "--jobs", "0",
               "-o", "out", cwd=tmp_path)  # fmt: skip
     runs = pd.read_parquet(tmp_path / "out" / "runs.parquet")
     assert set(zip(runs["algorithm"], runs["problem"], strict=True)) == {
-        (a, p) for a in ("soba", "f2ba") for p in ("denoise", "quadratic")
+        (a, p) for a in ("averaged", "f2ba") for p in ("denoise", "quadratic")
     }
     assert set(runs["status"]) == {"budget"}
-    mine = runs[runs["algorithm"] == "soba"]
+    mine = runs[runs["algorithm"] == "averaged"]
     assert set(mine["plugin"]) == {"bilevelbench-example"}
     assert set(mine["plugin_version"]) == {"0.1.0"}
     assert list(mine["second_order"]) == [40, 40]
     assert list(mine["cost"]) == [20 * 4] * 2  # four calls a step; without noise a batch of 16 is one exact answer
     beside.ok("leaderboard", "build", "out", "-o", "site", cwd=tmp_path)
     board = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    assert "soba" in board
+    assert "averaged" in board
     assert "denoise" in board
-    assert (tmp_path / "site" / "method" / "soba.html").is_file()
+    assert (tmp_path / "site" / "method" / "averaged.html").is_file()
 
 
 # ---------------------------------------------------------------------------------------------------- as it is done
@@ -162,11 +162,11 @@ def test_its_readme_in_a_fresh_environment(environment, tmp_path, monkeypatch):
     page = blocks(SOURCE / "README.md", "README.md")
     printed = dict(run_blocks(page, command))
     assert {words.split()[1] for words in printed} == {"list", "info", "check", "run", "leaderboard"}
-    assert "soba" in printed["bilevelbench list"]
-    for name in ("soba", "denoise"):  # a failed check would have ended with 1
+    assert "averaged" in printed["bilevelbench list"]
+    for name in ("averaged", "denoise"):  # a failed check would have ended with 1
         told = printed[f"bilevelbench check {name}"]
         assert int(re.search(r"^(\d+) passed", told, re.M)[1]) >= 14, told
-    assert "soba" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "averaged" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
     assert [b.reason for b in page if b.reason] == [
         "installs; the test does it from a wheel",
         "the test suite of the plugin, which the test runs by itself",

@@ -84,8 +84,13 @@ def _with_rule(row: RateRecord) -> RateRecord:
 
 
 def in_order(tables: Iterable[RateTable]) -> list[RateTable]:
-    """Table 1 first, exponents of eps before those of kappa."""
-    return sorted(tables, key=lambda t: ([(r["table"], r["over"] == "kappa") for r in t.rows[:1]], t.title))
+    """Table 1 first, exponents of eps before those of kappa; what is in no table of the paper comes last."""
+
+    def place(table: RateTable) -> tuple[list[tuple[float, bool]], str]:
+        first = [(math.inf if r["table"] is None else r["table"], r["over"] == "kappa") for r in table.rows[:1]]
+        return first, table.title
+
+    return sorted(tables, key=place)
 
 
 def find_rates(folder: Path) -> tuple[list[RateTable], list[str]]:
@@ -114,7 +119,8 @@ def interval(middle: float | None, low: float | None, high: float | None) -> str
 
 
 def name_of(row: RateRecord) -> str:
-    return printable(row["label"] if row["setting"] == "deterministic" else f"{row['label']}, {row['setting']}")
+    setting = row["setting"].replace("_", "-")
+    return printable(row["label"] if setting == "deterministic" else f"{row['label']}, {setting}")
 
 
 def cells(row: RateRecord) -> tuple[str, ...]:

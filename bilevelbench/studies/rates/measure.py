@@ -25,7 +25,7 @@ from bilevelbench.studies.rates.suite import RateRow
 class Measurement:
     """A row of `bilevelbench rates`. `measured` is the slope of the calls, `measured_steps` that of the steps."""
 
-    table: int
+    table: int | None
     method: str
     label: str
     setting: str
@@ -66,10 +66,12 @@ class Measurement:
 
 
 def claim_of(cls: type[Algorithm], row: RateRow) -> Claim:
-    for claim in cls.claims:
-        if claim.table == row.table and claim.setting == row.setting:
-            return claim
-    raise InvalidInput(f"{cls.name} claims nothing for table {row.table}, setting {row.setting!r}")
+    """That of the row's table, or the one that is in no table."""
+    there = {claim.table: claim for claim in cls.claims if claim.setting == row.setting}
+    found = there.get(row.table) or there.get(None)
+    if found is None:
+        raise InvalidInput(f"{cls.name} claims nothing for table {row.table}, setting {row.setting!r}")
+    return found
 
 
 def measure(

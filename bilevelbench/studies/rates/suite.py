@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from bilevelbench.model.claim import ClaimedSetting
 from bilevelbench.plan.suite import read_suite
 from bilevelbench.plan.trial import Budget
 from bilevelbench.report.analysis.predict import SetBy
@@ -32,7 +33,7 @@ class Weakened(_Table):
 
 
 class RateRow(_Table):
-    """One method in one setting.
+    """One method in one setting; its claim is that of a `table` of the paper, or else the one that is in none of them.
 
     `eps`: largest and smallest accuracy, a factor of `ratio` apart from one to the next; rule `hit` takes the first point
     with |grad phi| <= eps, `second_order` the first that also has no eigenvalue of the Hessian of phi below
@@ -46,7 +47,7 @@ class RateRow(_Table):
 
     method: str
     table: PositiveInt = 1
-    setting: Literal["deterministic", "partial", "full"] = "deterministic"
+    setting: ClaimedSetting = "deterministic"
     label: str = ""
     rule: Literal["hit", "mean", "horizon", "second_order"] = "mean"
     set_by: SetBy = "eps"

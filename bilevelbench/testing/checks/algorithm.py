@@ -31,7 +31,7 @@ from bilevelbench.testing.checks.repeatability import (
     check_step_is_repeatable,
 )
 from bilevelbench.testing.outcome import Failure, Skip
-from bilevelbench.testing.stepper import plain_toys, run, told, toys, way_out
+from bilevelbench.testing.stepper import SUM, plain_toys, run, told, toys, way_out
 
 
 def check_runs(method: Algorithm) -> None:
@@ -47,7 +47,7 @@ def check_claims(method: Algorithm) -> None:
     for claim in method.claims:
         if not isinstance(claim, Claim):
             raise Failure("a tuple of Claim", repr(claim), "write claims = (Claim(...),)")
-        where = f"the claim of table {claim.table}, {claim.setting}"
+        where = f"the claim of {claim.place}"
         try:
             TypeAdapter(Claim).validate_python(vars(claim), strict=False)
         except ValidationError as error:
@@ -56,11 +56,22 @@ def check_claims(method: Algorithm) -> None:
             (not (math.isfinite(claim.eps_exp) and claim.eps_exp > 0), f"eps_exp = {claim.eps_exp}", "eps^-2 is 2"),
             (claim.kappa_exp is not None and claim.kappa_exp < 0, f"kappa_exp = {claim.kappa_exp}", "kappa^4 is 4"),
             (claim.log_power and not claim.tilde, f"log_power = {claim.log_power} and no tilde", "set tilde=True"),
-            (claim.table < 1, f"table = {claim.table}", "tables are counted from 1"),
+            (claim.n_exp is not None and claim.n_exp < 0, f"n_exp = {claim.n_exp}", "n^1/2 is 0.5"),
+            (
+                claim.n_exp is not None and claim.setting != "finite_sum",
+                f"n_exp = {claim.n_exp} in the setting {claim.setting!r}",
+                "only a finite sum has a number of data: say setting='finite_sum'",
+            ),
+            (claim.table is not None and claim.table < 1, f"table = {claim.table}", "tables are counted from 1"),
+            (
+                claim.table is None and claim.source == "paper",
+                "source = 'paper' and no table",
+                "say which table, or source='other paper' for the one in `reference`",
+            ),
             (not claim.reference, "no reference", "name the paper and the theorem"),
             (
-                claim.oracle == "gradient" and not method.first_order(),
-                "oracle = 'gradient' beside second-order queries in `uses`",
+                claim.oracle != "HVP" and not method.first_order(),
+                f"oracle = {claim.oracle!r} beside second-order queries in `uses`",
                 "say oracle='HVP', or do not ask for them",
             ),
         ):
@@ -115,7 +126,7 @@ def check_presets(method: Algorithm) -> None:
 
 def _preset(cls: type[Algorithm], preset: str) -> tuple[Algorithm, Problem]:
     refusals = []
-    for problem in plain_toys(cls):  # some presets are for noise
+    for problem in (*plain_toys(cls), SUM):  # some presets are for noise, some for finite sums
         try:
             return getattr(cls, preset)(problem.build().constants, 0.1), problem
         except (InvalidInput, MissingConstant) as error:

@@ -20,7 +20,8 @@ from bilevelbench.testing.outcome import Failure, Skip
 from bilevelbench.testing.points import DENSE, ask, declared, instance_of, is_cheap, lanes_of, normal, points_of
 
 _KNOWN = {
-    "mu", "L_f", "L_g", "rho_f", "rho_g", "nu_g", "C_f", "Delta", "R", "sigma_f", "sigma_g", "sigma_h", *_FORMULAS,
+    "mu", "L_f", "L_g", "rho_f", "rho_g", "nu_g", "C_f", "Delta", "R", "sigma_f", "sigma_g", "sigma_h", "n_f", "n_g",
+    *_FORMULAS,
 }  # fmt: skip
 
 

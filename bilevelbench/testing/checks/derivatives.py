@@ -78,14 +78,15 @@ def check_finite_differences(problem: Problem) -> None:
     for query in PRODUCTS:
         level = QUERIES[query].level
         g_y = answer[f"grad_{level}_y"]
-        (product,), (size,) = answer[query](x, y, v), (norm(t) for t in g_y(x, y, v))
-        if QUERIES[query].outputs == ("y",):
-            along_y = (g_y(x, y + STEP * v, v)[0] - g_y(x, y - STEP * v, v)[0]) / (2 * STEP)
-            _compare(query, product, along_y, norm(product), size, f"the change of {level}_y along v")
-        else:
-            along_x = (g_y(x + STEP * dx, y, v)[0] - g_y(x - STEP * dx, y, v)[0]) / (2 * STEP)
-            what = f"the change of <{level}_y, v> along x"
-            _compare(query, dot(product, dx), dot(along_x, v), norm(product), size, what)
+        (size,) = (norm(t) for t in g_y(x, y, v))
+        for output, product in zip(QUERIES[query].outputs, answer[query](x, y, v), strict=True):
+            if output == "y":
+                along_y = (g_y(x, y + STEP * v, v)[0] - g_y(x, y - STEP * v, v)[0]) / (2 * STEP)
+                _compare(query, product, along_y, norm(product), size, f"the change of {level}_y along v")
+            else:
+                along_x = (g_y(x + STEP * dx, y, v)[0] - g_y(x - STEP * dx, y, v)[0]) / (2 * STEP)
+                what = f"the change of <{level}_y, v> along x"
+                _compare(query, dot(product, dx), dot(along_x, v), norm(product), size, what)
 
 
 def _compare(query: str, ours: Tensor, difference: Tensor, scale: Tensor, size: Tensor, what: str) -> None:

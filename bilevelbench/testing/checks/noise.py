@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bilevelbench.model.instance import Instance
-from bilevelbench.model.noise import Additive, Exact, FiniteSum, Rows
+from bilevelbench.model.noise import Exact, FiniteSum, Gaussian, Rows
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.queries import QUERIES
 from bilevelbench.oracle.oracle import Oracle
@@ -17,7 +17,7 @@ _NUMBERS = 4_000_000  # of x and y together that are looked at in one call
 
 
 def check_noise(problem: Problem) -> None:
-    """Samples are unbiased: additive noise has mean zero and the declared variance, blocks of a finite sum have its mean.
+    """Samples are unbiased: Gaussian noise has mean zero and the declared variance, blocks of a finite sum have its mean.
 
     A problem with fields sigma_f, sigma_g, sigma_h, all zero, is tried with others.
     """
@@ -28,13 +28,14 @@ def check_noise(problem: Problem) -> None:
         noise = instance_of(problem).noise
     if isinstance(noise, Exact):
         raise Skip("it is exact with these parameters")
-    if isinstance(noise, Additive):
-        _check_additive(problem)
+    if isinstance(noise, Gaussian):
+        _check_gaussian(problem)
     else:
         _check_finite_sum(problem, noise)
 
 
-def _check_additive(problem: Problem) -> None:
+def _check_gaussian(problem: Problem) -> None:
+    """At the start, where affine noise is additive."""
     instance, L = instance_of(problem), lanes_of(problem)
     count = max(50, min(1000, 2_000_000 // (L * (instance.dx + instance.dy))))
     oracle = Oracle(instance, frozenset(QUERIES), range(L))

@@ -1,13 +1,13 @@
 """A method and a problem for bilevelbench; the two functions below tell it what is here."""
 
 from bilevelbench import Algorithm, Problem, hookimpl
+from bilevelbench_example.averaged import Averaged
 from bilevelbench_example.denoise import Denoise
-from bilevelbench_example.soba import SOBA
 
 
 @hookimpl
 def bilevelbench_algorithms() -> list[type[Algorithm]]:
-    return [SOBA]
+    return [Averaged]
 
 
 @hookimpl

@@ -1,9 +1,9 @@
-"""What only we can know: SOBA against plain numpy, the problem against its solution by hand, and both together."""
+"""What only we can know: the method against plain numpy, the problem against its solution by hand, and both together."""
 
 import numpy as np
 import pytest
 import torch
-from bilevelbench_example import SOBA, Denoise
+from bilevelbench_example import Averaged, Denoise
 
 import bilevelbench
 
@@ -27,20 +27,19 @@ def g(x, y):
     return 0.5 * y @ A @ y - x @ y
 
 
-def test_soba_is_its_equations():
-    """f_x = x/10, f_y = y - 1, g_y = Ay - x, H = A, J = -I."""
+def test_averaged_is_its_equations():
+    """f_x = x/10, f_y = y - 1, g_y = Ay - x, H = A, J = -I; the answer is the mean of the 20 new points."""
     x0, y0 = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.1, -1.0]], dtype=torch.float64)
-    solution = bilevelbench.solve(f, g, x0, y0, algorithm=SOBA(a=0.2, b=0.5), steps=20)
+    solution = bilevelbench.solve(f, g, x0, y0, algorithm=Averaged(a=0.2, b=0.1), steps=20)
     x, y, v, a = x0.numpy(), y0.numpy(), np.zeros(3), np.diag([1.0, 2.0, 4.0])
-    for k in range(20):
-        step_a, step_b = 0.2 / np.sqrt(k + 1), 0.5 / np.sqrt(k + 1)
-        x, y, v = (
-            x - step_b * (x / 10 + v),
-            y - step_a * (a @ y - x),
-            v - step_a * (a @ v - (y - 1)),
-        )
-    np.testing.assert_allclose(solution.x, x, rtol=1e-12)
-    np.testing.assert_allclose(solution.y, y, rtol=1e-12)
+    points = []
+    for _ in range(20):
+        y = y - 0.2 * (a @ y - x)
+        v = v - 0.2 * (a @ v - (y - 1))
+        x = x - 0.1 * (x / 10 + v)
+        points.append((x, y))
+    np.testing.assert_allclose(solution.x, np.mean([x for x, _ in points], axis=0), rtol=1e-12)
+    np.testing.assert_allclose(solution.y, np.mean([y for _, y in points], axis=0), rtol=1e-12)
     assert solution.counts["first_order"] == 40
     assert solution.counts["second_order"] == 40
 
@@ -59,7 +58,7 @@ def test_two_samples_by_hand(float64):
 
 def test_both_together():
     """|grad phi| falls to less than half in 300 steps, with and without noise."""
-    result = bilevelbench.run(SOBA(batch=1), [Denoise(), Denoise(sigma=0.01)], steps=300)
+    result = bilevelbench.run(Averaged(batch=1), [Denoise(), Denoise(sigma=0.01)], steps=300)
     start = result.curve["grad_phi"].iloc[0]
     assert set(result.runs["status"]) == {"budget"}
     assert (result.runs["best_grad_phi"] < 0.5 * start).all()

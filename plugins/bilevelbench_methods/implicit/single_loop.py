@@ -1,0 +1,217 @@
+"""The step that SOBA and its relatives share: one step on each of three coupled equations, with estimated directions.
+
+    D_y ~ g_y(x, y),   D_v ~ H(x, y) v - f_y(x, y),   D_x ~ f_x(x, y) - J(x, y) v
+    y <- y - a_k D_y,   v <- v - a_k D_v,   x <- x - b_k D_x                          a_k = a (k+1)^-power, b_k alike
+
+All three at the old (x, y, v), so y follows y*(x), v follows H^-1 f_y, and D_x tends to the hypergradient. Each method says
+how it estimates the directions from samples, one of g and one of f: g_y, H v and J v belong to one sample of g, and the
+products are one joint query; f_x and f_y belong to one sample of f.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, Sample, keep
+from bilevelbench_methods.implicit.neumann import SECOND_DERIVATIVES
+
+T = TypeVar("T")
+
+#: Of the directions at one point.
+CALLS = {"grad_f": 1, "grad_g_y": 1, "vp_g": 1}
+
+Sampling = Literal["replacement", "epoch", "block"]
+
+
+@dataclass(frozen=True)
+class Triple:
+    """A value for each of x, y and v: a point, or the directions there."""
+
+    x: Tensor
+    y: Tensor
+    v: Tensor
+
+    def __add__(self, other: Triple) -> Triple:
+        return Triple(self.x + other.x, self.y + other.y, self.v + other.v)
+
+    def __sub__(self, other: Triple) -> Triple:
+        return Triple(self.x - other.x, self.y - other.y, self.v - other.v)
+
+    def times(self, factor: float | Tensor) -> Triple:
+        return Triple(factor * self.x, factor * self.y, factor * self.v)
+
+    def kept(self, on: Tensor | bool, old: Triple) -> Triple:
+        """This in the lanes that are on, `old` in the others."""
+        return Triple(keep(on, self.x, old.x), keep(on, self.y, old.y), keep(on, self.v, old.v))
+
+
+@dataclass(frozen=True)
+class State:
+    """The point, and what the estimator remembers."""
+
+    x: Tensor
+    y: Tensor
+    v: Tensor
+    k: int
+    memory: Any = None
+
+    @property
+    def at(self) -> Triple:
+        return Triple(self.x, self.y, self.v)
+
+
+class Five(NamedTuple, Generic[T]):
+    """What the directions are made of: the answers of the oracle, or something for each of them."""
+
+    f_x: T
+    f_y: T
+    g_y: T
+    Jv: T
+    Hv: T
+
+
+def answers(oracle: Oracle, at: Triple, xi: Sample | None, zeta: Sample | None) -> Five[Tensor]:
+    """Of these samples of g and f, of the whole sums where they are None."""
+    f_x, f_y = oracle.grad_f(at.x, at.y, zeta)
+    g_y = oracle.grad_g_y(at.x, at.y, xi)
+    Jv, Hv = oracle.vp_g(at.x, at.y, at.v, xi)
+    return Five(f_x, f_y, g_y, Jv, Hv)
+
+
+def composed(of: Five[Tensor]) -> Triple:
+    """(D_x, D_y, D_v)."""
+    return Triple(x=of.f_x - of.Jv, y=of.g_y, v=of.Hv - of.f_y)
+
+
+def directions(oracle: Oracle, at: Triple, xi: Sample | None, zeta: Sample | None) -> Triple:
+    """(D_x, D_y, D_v) of these samples."""
+    return composed(answers(oracle, at, xi, zeta))
+
+
+class SingleLoop(Algorithm):
+    """One step of x, y and v along the directions that `estimate` makes."""
+
+    family = "implicit"
+    uses = frozenset({"grad_f", "grad_g_y", "vp_g"})
+    tuned = {"b": "upper_step", "a": "lower_step"}
+    finite_sum_only: ClassVar[bool] = False
+
+    a: PositiveFloat | None = None
+    """step of y and v; default 1/L_g"""
+    b: PositiveFloat | None = None
+    """x-step; default 1/(2 L_phi)"""
+    batch: PositiveInt = 64
+    """data of a sample"""
+
+    def resolve(self, constants: Constants) -> Self:
+        if self.finite_sum_only and "n_g" not in constants:
+            where = f"problem {constants.problem!r}" if constants.problem else "the problem"
+            raise InvalidInput(
+                f"{self.name} needs a finite sum, and {where} is none (its noise is no FiniteSum); take a method that asks "
+                "for samples alone, such as soba or spaba"
+            )
+        return self.fill(constants, a=lambda c: 1 / c.L_gy, b=lambda c: 1 / (2 * c.L_phi))
+
+    def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
+        return State(x=x0, y=y0, v=torch.zeros_like(y0), k=0)
+
+    def step(self, s: State, oracle: Oracle) -> State:
+        D, memory = self.estimate(s, oracle)
+        decay = self.decay(s.k)
+        a, b = self.a * decay, self.b * decay
+        return State(x=s.x - b * D.x, y=s.y - a * D.y, v=self.confined(s.v - a * D.v), k=s.k + 1, memory=memory)
+
+    def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, Any]:
+        """The directions at the state's point, and what is to be remembered of them."""
+        raise NotImplementedError
+
+    def decay(self, k: int) -> float | Tensor:
+        """What both steps are multiplied with."""
+        return 1.0
+
+    def confined(self, v: Tensor) -> Tensor:
+        """v inside of a set that is known to hold H^-1 f_y."""
+        return v
+
+    def draw(self, oracle: Oracle, order: Sampling = "replacement") -> tuple[Sample, Sample]:
+        """A sample of g and one of f."""
+        return oracle.sample_g(self.batch, order=order), oracle.sample_f(self.batch, order=order)
+
+    def calls(self, step: int) -> dict[str, int] | None:
+        return CALLS
+
+    def x_step(self) -> float | None:
+        return self.b
+
+
+class Decreasing(SingleLoop):
+    """Steps a (k+1)^-power and b (k+1)^-power, and samples in any order: for the methods that never ask for whole sums."""
+
+    power: NonNegativeFloat = 0.5
+    """decay of both steps"""
+    sampling: Sampling = "replacement"
+    """how the rows of a finite sum are drawn: independently, in shuffled passes, or in blocks of a fixed partition"""
+
+    def decay(self, k: int) -> float | Tensor:
+        return decayed(self.power, k)
+
+    def x_step(self) -> float | None:
+        return self.b if self.power == 0 else None
+
+
+class Recursive(SingleLoop):
+    """Directions that are corrected by what one sample says of the last move, and refreshed now and then.
+
+    D <- D + d(x, y, v; xi, zeta) - d(x', y', v'; xi, zeta), with (x', y', v') the point before.
+    """
+
+    sampling: Literal["replacement", "block"] = "replacement"
+    """how the rows of a finite sum are drawn: independently, or in blocks of a fixed partition"""
+
+    def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, tuple[Triple, Triple]]:
+        if s.memory is None:
+            D = self.refreshed(s.at, oracle)
+            return D, (D, s.at)
+        (D, before), now = s.memory, self.refreshes(s, oracle)
+        new = D
+        for on in oracle.when(now):
+            new = self.refreshed(s.at, oracle).kept(on, new)
+        for on in oracle.when(~now):
+            xi, zeta = self.draw(oracle, self.sampling)
+            change = directions(oracle, s.at, xi, zeta) - directions(oracle, before, xi, zeta)
+            new = (D + change).kept(on, new)
+        return new, (new, s.at)
+
+    def refreshes(self, s: State, oracle: Oracle) -> Tensor:
+        """(L, 1) bool: the lanes whose directions are made anew in this step."""
+        raise NotImplementedError
+
+    def refreshed(self, at: Triple, oracle: Oracle) -> Triple:
+        return directions(oracle, at, None, None)
+
+
+def decayed(power: float | Tensor, k: int) -> Tensor:
+    """(k+1)^-power; torch's own power rounds by the place in a pack."""
+    return torch.exp(torch.as_tensor(-power * math.log1p(k)))
+
+
+def data(constants: Constants) -> int:
+    """Of both levels together."""
+    return round(constants.n_f + constants.n_g)
+
+
+def claimed(
+    setting: Literal["full", "finite_sum"], eps_exp: float, reference: str, note: str = "", **more: Any
+) -> Claim:
+    """A claim that is in no table of the paper."""
+    needs = [SECOND_DERIVATIVES] if setting == "full" else []
+    return Claim(
+        setting=setting, oracle="HVP", eps_exp=eps_exp, reference=reference, source="other paper",
+        footnote="; ".join([*needs, *([note] if note else [])]), **more,
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""SRMBA: the directions of SOBA with recursive momentum (STORM).
+
+    d(.) <- the directions of SOBA from one sample of g and one of f, the same at both points
+    D <- d(x, y, v) + (1 - w_k) (D - d(x', y', v'))                    (x', y', v'): the point before; k = 0: D <- d(x, y, v)
+    y <- y - a_k D_y,   v <- v - a_k D_v,   x <- x - b_k D_x           all at the old (x, y, v)
+
+with a_k = a (k+1)^-power, b_k = b (k+1)^-power and w_k = min(1, w (k+1)^(-2 power)): the weight goes with the square of the
+steps. Chu, Xu, Yao, Zhang, "SPABA: a single-loop and probabilistic stochastic bilevel algorithm achieving optimal sample
+complexity", ICML 2024, where it is a sibling of SPABA. The theorem asks for power = 1/3 and mean-squared smooth samples; for a
+known number of steps T the steps are constants ~ T^-1/3 and the weight ~ T^-2/3 (`from_horizon`). v' belongs to the old
+point as x' and y' do: the difference of the products is H v - H' v', not (H - H') v.
+
+Our choices: one weight for the three directions, one step for y and v, the default steps and w.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat
+
+from bilevelbench import Claim, Constants, Oracle
+from bilevelbench_methods.implicit.single_loop import CALLS, Decreasing, State, Triple, claimed, directions
+
+
+class SRMBA(Decreasing):
+    name = "srmba"
+    reports = "random"
+    claims: ClassVar[tuple[Claim, ...]] = (
+        claimed("full", 3, "Chu, Xu, Yao, Zhang 2024", tilde=True, mean_squared_smooth=True),
+    )
+
+    power: NonNegativeFloat = 1 / 3
+    """decay of both steps"""
+    w: PositiveFloat = 1.0
+    """weight of the newest sample at the first step; it decays twice as fast as the steps"""
+
+    def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, tuple[Triple, Triple]]:
+        xi, zeta = self.draw(oracle, self.sampling)
+        D = directions(oracle, s.at, xi, zeta)
+        if s.memory is not None:
+            last, before = s.memory
+            w = torch.as_tensor(self.w * self.decay(s.k) * self.decay(s.k)).clamp(max=1)
+            D = D + (last - directions(oracle, before, xi, zeta)).times(1 - w)
+        return D, (D, s.at)
+
+    def calls(self, step: int) -> dict[str, int] | None:
+        return CALLS if step == 1 else {query: 2 * n for query, n in CALLS.items()}
+
+    @classmethod
+    def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
+        """a and b ~ T^-1/3 and w ~ T^-2/3 throughout, single data."""
+        c, size = constants, scale * steps ** (-1 / 3)
+        return cls(a=min(1 / c.L_gy, size), b=min(1 / c.L_phi, size), w=min(1.0, 4 * size**2), power=0, batch=1)
