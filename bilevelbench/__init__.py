@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from bilevelbench.model.noise import Exact as Exact
     from bilevelbench.model.noise import FiniteSum as FiniteSum
     from bilevelbench.model.noise import Rows as Rows
+    from bilevelbench.model.own_functions import from_functions as from_functions
+    from bilevelbench.model.own_functions import seeded_module as seeded_module
     from bilevelbench.model.problem import Problem as Problem
     from bilevelbench.model.problem import Shared as Shared
     from bilevelbench.oracle.oracle import Oracle as Oracle
@@ -95,6 +97,8 @@ _HOME = {
     "Exact": "model.noise",
     "FiniteSum": "model.noise",
     "Rows": "model.noise",
+    "from_functions": "model.own_functions",
+    "seeded_module": "model.own_functions",
     "Oracle": "oracle.oracle",
     "Agents": "model.agents",
     "Instance": "model.instance",
