@@ -7,7 +7,7 @@ switched off and pays no more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -23,6 +23,17 @@ class Loops(Protocol):
 
     def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]: ...
     def only(self, mask: Tensor) -> AbstractContextManager[None]: ...
+
+
+class Unmetered:
+    """Loops of every lane, without an oracle."""
+
+    def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]:
+        for _ in range(int(times)):
+            yield True
+
+    def only(self, mask: Tensor) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 def conjugate_gradient(

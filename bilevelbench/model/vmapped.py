@@ -25,6 +25,7 @@ _REASONS = (
     ("inplace", "it changes a tensor in place; make a new one"),
     ("broadcast shape", "it changes a tensor in place that all lanes share; make a new one"),
     ("does not require grad", "it calls torch.autograd.grad; torch.func.grad can be run over lanes"),
+    ("requires_grad_()", "it calls torch.autograd.grad; torch.func.grad can be run over lanes"),
     ("random operation", "it draws random numbers; draw them once, outside of it"),
 )
 
@@ -60,7 +61,7 @@ class OverLanes:
 
     def _note(self, error: Exception) -> str:
         said = str(error).strip() or type(error).__name__
-        told = next((reason for sign, reason in _REASONS if sign in said), said.splitlines()[0])
+        told = next((reason for sign, reason in _REASONS if sign in said), said.splitlines()[0].rstrip("."))
         return (
             f"{self._name} cannot be run over several lanes at once: {told}. Its lanes are run one after another, each of "
             "which takes as long as one setting alone."
