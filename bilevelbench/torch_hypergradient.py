@@ -162,5 +162,7 @@ def _whole(steps: int) -> int:
 
 def _length(step: float | None, of: str) -> float:
     if step is None or not 0 < step < float("inf"):
-        raise InvalidInput(f"step={step}: {of} needs a positive step, at most 1/L with L the largest curvature of g in y")
+        raise InvalidInput(
+            f"step={step}: {of} needs a positive step, at most 1/L with L the largest curvature of g in y"
+        )
     return step

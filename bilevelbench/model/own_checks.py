@@ -123,8 +123,8 @@ def _gradients(level: OneLane, x0: Tensor, y0: Tensor) -> tuple[Tensor | None, T
     for name, gradient in (("x", x), ("y", y)):
         if gradient is not None and not bool(torch.isfinite(gradient).all()):
             raise InvalidInput(
-                f"the gradient of {level.name} in {name} is not finite at (x0, y0), as that of a square root at zero is not; start "
-                "where it is"
+                f"the gradient of {level.name} in {name} is not finite at (x0, y0), as that of a square root at zero is not; "
+                "start where it is"
             )
     return x, y
 
