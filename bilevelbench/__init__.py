@@ -21,6 +21,7 @@ _branch = os.environ.get("MKL_CBWR", "").upper().removeprefix("BRANCH=").split("
 os.environ["MKL_CBWR"] = f"{_branch if _branch in ('AVX2', 'AVX512', 'AVX512_E1') else 'AUTO'},STRICT"
 
 if TYPE_CHECKING:
+    from bilevelbench import torch_hypergradient as torch_hypergradient
     from bilevelbench.api import Solution as Solution
     from bilevelbench.api import run as run
     from bilevelbench.api import solve as solve
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from bilevelbench.model.noise import Exact as Exact
     from bilevelbench.model.noise import FiniteSum as FiniteSum
     from bilevelbench.model.noise import Rows as Rows
+    from bilevelbench.model.own_functions import from_functions as from_functions
+    from bilevelbench.model.own_functions import seeded_module as seeded_module
     from bilevelbench.model.problem import Problem as Problem
     from bilevelbench.model.problem import Shared as Shared
     from bilevelbench.oracle.oracle import Oracle as Oracle
@@ -99,6 +102,8 @@ _HOME = {
     "Exact": "model.noise",
     "FiniteSum": "model.noise",
     "Rows": "model.noise",
+    "from_functions": "model.own_functions",
+    "seeded_module": "model.own_functions",
     "Oracle": "oracle.oracle",
     "Agents": "model.agents",
     "Instance": "model.instance",
@@ -109,6 +114,9 @@ _HOME = {
     "Table": "oracle.sample",
 }
 
+#: Public names that are modules.
+_MODULES = ("torch_hypergradient",)
+
 #: `@hookimpl` marks the functions in a plugin package that name its methods, problems, suites and executors.
 hookimpl = pluggy.HookimplMarker("bilevelbench")
 
@@ -117,10 +125,12 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["__version__", "hookimpl", *_HOME]
+__all__ = ["__version__", "hookimpl", *_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"bilevelbench.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'bilevelbench' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"bilevelbench.{_HOME[name]}"), name)

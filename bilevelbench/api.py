@@ -28,8 +28,9 @@ from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.run import run_trials
 from bilevelbench.model.algorithm import Algorithm
-from bilevelbench.model.constants import Constant, Constants, estimated
-from bilevelbench.model.instance import Instance
+from bilevelbench.model.constants import Constant
+from bilevelbench.model.noise import Exact
+from bilevelbench.model.own_functions import OwnProblem, own_problem
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.model.rounding import one_thread
@@ -98,11 +99,12 @@ def run(
 class Solution:
     """What `solve` returns. `counts` are oracle calls by column; `certificate` says how phi and grad_phi were obtained.
 
+    x and y have the shape of x0 and y0; of a module they are a state dict: `module.load_state_dict(solution.y)`.
     `message` says how the run ended, and also if x is x0.
     """
 
-    x: Tensor
-    y: Tensor
+    x: Any
+    y: Any
     phi: float
     grad_phi: float
     status: str
@@ -116,12 +118,15 @@ class Solution:
 
 @one_thread()
 def solve(
-    f: Callable[[Tensor, Tensor], Tensor],
-    g: Callable[[Tensor, Tensor], Tensor],
-    x0: Tensor,
-    y0: Tensor,
+    f: Callable[..., Tensor],
+    g: Callable[..., Tensor],
+    x0: Any,
+    y0: Any,
     algorithm: str | Algorithm = "f2ba",
     *,
+    data_f: Any = None,
+    data_g: Any = None,
+    batch: int | None = None,
     budget: float | None = None,
     steps: int | None = None,
     seconds: float | None = None,
@@ -135,19 +140,22 @@ def solve(
 
         bilevelbench.solve(f, g, x0, y0, algorithm="f2ba", eta_x=0.1, lam=100, steps=500)
 
-    x0 and y0 may have any shape; f and g see that shape. Without `constants` the largest curvature of g in y is estimated
-    at the start (marked so, and not counted), from which methods take their lower-level steps.
+    x0 and y0 are tensors, nested dicts, lists or tuples of them, or modules; f and g see that shape, a module with its
+    parameters replaced. With `data_f` and `data_g` (tensors, a Dataset or a DataLoader) f and g take a batch as their third
+    argument and return the mean over its rows; a method that samples draws `batch` rows a call, by default as many as a
+    DataLoader among the data would. Without `constants` the largest curvature of g in y is estimated at the start (marked
+    so, and not counted), from which methods take their lower-level steps.
 
     What f, g or the method raises is raised; with `errors="return"` the Solution has the status `error` and the start. A
     run whose answer is the start, say because its budget covers no step, says so in `message`.
     """
     if errors not in ("raise", "return"):
         raise InvalidInput(f"errors={errors!r}{suggestion(str(errors), ('raise', 'return'))}")
-    x0, y0 = torch.as_tensor(x0).detach(), torch.as_tensor(y0).detach()
     if steps is None and budget is None and seconds is None:
         steps = 1000
-    instance = _instance_of(f, g, x0, y0, constants or {})
-    method = _chosen(algorithm, params).resolve(instance.constants)
+    own = own_problem(f, g, x0, y0, data_f=data_f, data_g=data_g, constants=constants)
+    instance = own.instance
+    method = _chosen(algorithm, _with_batch(algorithm, params, batch, own)).resolve(instance.constants)
     trial = Trial(
         algorithm=Spec(name=method.name),
         problem=Spec(name="your functions"),
@@ -155,31 +163,37 @@ def solve(
         budget=checked_budget(budget=budget, steps=steps, seconds=seconds),
         targets=() if target is None else (target,),
     )
-    with default_dtype(x0.dtype):
+    with default_dtype(instance.x0.dtype):
         running = PackRun([trial], PreparedPack(instance, [method], [seed], [trial.budget.most]))
         result = running.run()
     if running.error is not None and errors == "raise":
         told = result.runs[0]["message"]
         running.error.add_note(f'{method.name} failed {told}; errors="return" gives its counts and its curve')
         raise running.error
-    return _solution(running, result, method, x0, y0)
+    return _solution(running, result, method, own)
 
 
-def _instance_of(
-    f: Callable[[Tensor, Tensor], Tensor],
-    g: Callable[[Tensor, Tensor], Tensor],
-    x0: Tensor,
-    y0: Tensor,
-    constants: Mapping[str, Constant | float],
-) -> Instance:
-    if x0.dtype != y0.dtype or x0.dtype not in (torch.float32, torch.float64):
-        raise InvalidInput(f"x0 is {x0.dtype} and y0 {y0.dtype}; give both as float64, or both as float32")
-    instance = Instance(f=_one_lane(f, "f", x0, y0), g=_one_lane(g, "g", x0, y0), x0=x0.reshape(-1), y0=y0.reshape(-1))
-    with instance.uncounted():  # a mistake in f or g is found here, before anything runs
-        instance.value_f(instance.x0[None], instance.y0[None])
-        instance.value_g(instance.x0[None], instance.y0[None])
-    instance.constants = Constants(_known(instance, constants), "your functions")
-    return instance
+def _with_batch(
+    algorithm: str | Algorithm, params: dict[str, Any], batch: int | None, own: OwnProblem
+) -> dict[str, Any]:
+    """The parameters, with the sizes of a method's mini-batches where they are not among them."""
+    if isinstance(algorithm, Algorithm):
+        return params if batch is None else {**params, "batch": batch}
+    sizes = _batches(registry().algorithm(algorithm).value)
+    if batch is not None and isinstance(own.instance.noise, Exact):
+        raise InvalidInput(f"batch={batch}: there are no data to draw from; give data_f or data_g")
+    if batch is not None and not sizes:
+        who = sorted(name for name, entry in registry().algorithms.items() if _batches(entry.value))
+        raise InvalidInput(
+            f"batch={batch}: {algorithm} has no parameter of that name; leave it out, or take one of {', '.join(who)}"
+        )
+    size = own.batch if batch is None else batch
+    return params if size is None else {**dict.fromkeys(sizes, size), **params}
+
+
+def _batches(method: type[Algorithm]) -> list[str]:
+    """Its parameters that are sizes of mini-batches, by their names: batch, batch_f, batch_g, ..."""
+    return [name for name in method.model_fields if name.split("_")[0] == "batch"]
 
 
 def _chosen(algorithm: str | Algorithm, params: dict[str, Any]) -> Algorithm:
@@ -203,17 +217,17 @@ def checked_budget(budget: float | None = None, steps: int | None = None, second
         raise InvalidInput(re.sub(r"^cost = ", "budget = ", faults(error))) from None
 
 
-def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tensor, y0: Tensor) -> Solution:
+def _solution(running: PackRun, result: PackResult, method: Algorithm, own: OwnProblem) -> Solution:
     row = result.runs[0]
     # A target is met by the point that was looked at, which need not be the method's own choice.
     which = "last_" if row["status"] == Status.TARGET else ""
     x, y = running.record.last if which else running.record.answer
     message = row["message"]
-    if torch.equal(x.reshape(-1), x0.reshape(-1)):
+    if torch.equal(x.reshape(-1), own.x.flat):
         message += "; the answer is the start: x is x0"
     counts = {name: int(row.get(name, 0)) for name in COLUMNS | TOTALS}
     return Solution(
-        x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get(f"{which}phi", float("nan")),
+        x=own.x.answer(x), y=own.y.answer(y), phi=row.get(f"{which}phi", float("nan")),
         grad_phi=row.get(f"{which}grad_phi", float("nan")), status=row["status"], message=message, steps=row["steps"],
         counts=counts, certificate=row["certificate"], params=method.given(), curve=curve_of(result.curve.columns).to_pandas(),
     )  # fmt: skip
@@ -248,37 +262,3 @@ def _source_version(cls: type) -> str:
     except (OSError, TypeError):  # typed into an interpreter
         return "unversioned"
     return hashlib.sha256(source.encode()).hexdigest()[:12]
-
-
-def _one_lane(function: Callable[[Tensor, Tensor], Tensor], name: str, x0: Tensor, y0: Tensor) -> Callable[..., Tensor]:
-    def over_one_lane(x: Tensor, y: Tensor) -> Tensor:
-        value = function(x.reshape(x0.shape), y.reshape(y0.shape))
-        if not isinstance(value, Tensor):
-            raise InvalidInput(f"{name} returned {type(value).__name__}; it has to return a torch tensor, one number")
-        if value.numel() != 1:
-            raise InvalidInput(f"{name} returned a tensor of shape {tuple(value.shape)}; it has to return one number")
-        return value.reshape(1, 1)
-
-    return over_one_lane
-
-
-def _known(instance: Instance, given: Mapping[str, Constant | float]) -> dict[str, Constant | float]:
-    known = dict(given)
-    if "L_g" not in known and "L_gy" not in known:
-        known["L_gy"] = estimated(_top_curvature(instance))
-    return known
-
-
-def _top_curvature(instance: Instance, iterations: int = 30) -> float:
-    """The largest eigenvalue of the lower Hessian at the start, by power iteration."""
-    x, y = instance.x0[None], instance.y0[None]
-    v = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(y.dtype)
-    size = 0.0
-    with instance.uncounted():
-        for _ in range(iterations):
-            v = v / v.norm()
-            v = instance.hvp_g_yy(x, y, v)
-            size = float(v.norm())
-            if not size > 0:
-                raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
-    return size

@@ -53,6 +53,18 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def free_memory() -> int:
+    """What this process could still get without anyone being moved to disk, in bytes; on macOS, all that there is."""
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    if sys.platform == "linux":
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def limit_memory(gib: float) -> None:
     """From here on this process gets no more than this, or than it was limited to before. Windows has no such limit."""
     if sys.platform == "win32":

@@ -1,0 +1,151 @@
+"""An instance from two functions of one's own: written for one point, with variables of any shape, with or without data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from bilevelbench.errors import InvalidInput
+from bilevelbench.model.constants import Constant, Constants, estimated
+from bilevelbench.model.instance import Instance
+from bilevelbench.model.noise import Exact, FiniteSum, Noise, Rows
+from bilevelbench.model.one_lane import OneLane
+from bilevelbench.model.own_checks import check_modules, check_start
+from bilevelbench.model.own_data import OwnData
+from bilevelbench.model.pytrees import Call, Function, Variables, check_alike
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.model.vmapped import OverLanes
+
+M = TypeVar("M", bound=nn.Module)
+_POWER_ITERATIONS = 30
+
+
+@dataclass(frozen=True)
+class OwnProblem:
+    """The instance, and how its vectors become what its owner gave; `batch` is that of a loader among the data."""
+
+    instance: Instance
+    x: Variables
+    y: Variables
+    batch: int | None
+
+
+def from_functions(
+    f: Function,
+    g: Function,
+    x0: Any,
+    y0: Any,
+    *,
+    data_f: Any = None,
+    data_g: Any = None,
+    constants: Mapping[str, Constant | float] | None = None,
+    metrics: Mapping[str, Function] | None = None,
+    mu_at: Function | None = None,
+    x_limit: float | None = None,
+) -> Instance:
+    """An `Instance` for `Problem.build` from two functions that know nothing of lanes: `f(x, y)`, `g(x, y)`, one number each.
+
+    x0 and y0 are tensors, nested dicts, lists and tuples of them, or modules; f and g get them in that shape, a module with its
+    parameters replaced. With `data_g` (a tensor, a tuple or dict of tensors, a Dataset or a DataLoader) g is called as
+    `g(x, y, batch)` and has to return the mean over the rows of its batch; the same for `data_f` and f. Data make the noise of
+    the instance a `FiniteSum`. `metrics` are functions `(x, y)` to a number and `mu_at` one of x. Without L_g or L_gy among the
+    `constants` the largest curvature of g in y is estimated at the start.
+    """
+    return own_problem(
+        f, g, x0, y0, data_f=data_f, data_g=data_g, constants=constants, metrics=metrics, mu_at=mu_at, x_limit=x_limit
+    ).instance
+
+
+def own_problem(
+    f: Function,
+    g: Function,
+    x0: Any,
+    y0: Any,
+    *,
+    data_f: Any = None,
+    data_g: Any = None,
+    constants: Mapping[str, Constant | float] | None = None,
+    metrics: Mapping[str, Function] | None = None,
+    mu_at: Function | None = None,
+    x_limit: float | None = None,
+) -> OwnProblem:
+    x, y = Variables("x0", x0), Variables("y0", y0)
+    check_alike(*x.first, *y.first)
+    check_modules(x, y)
+    upper = OneLane("f", Call(f, x, y), None if data_f is None else OwnData.of("data_f", data_f))
+    lower = OneLane("g", Call(g, x, y), None if data_g is None else OwnData.of("data_g", data_g))
+    check_start(upper, lower, x.flat, y.flat)
+    instance = Instance(
+        f=_over_lanes(upper), g=_over_lanes(lower), x0=x.flat, y0=y.flat, noise=_noise(upper, lower), x_limit=x_limit,
+        metrics={name: OverLanes(name, OneLane(name, Call(metric, x, y))) for name, metric in (metrics or {}).items()},
+        mu_at=None if mu_at is None else OverLanes("mu_at", OneLane("mu_at", Call(mu_at, x))),
+    )  # fmt: skip
+    known = {**instance.constants.given, **(constants or {})}
+    if "L_g" not in known and "L_gy" not in known:
+        known["L_gy"] = estimated(_top_curvature(instance))
+    instance.constants = Constants(known, "your functions")
+    batches = [level.data.batch for level in (lower, upper) if level.data is not None]
+    return OwnProblem(instance, x, y, next((batch for batch in batches if batch), None))
+
+
+def seeded_module(make: Callable[[], M], generator: torch.Generator) -> M:
+    """`make()` with weights that are drawn from `generator`, in torch's default dtype, for `Problem.build`.
+
+        net = seeded_module(lambda: nn.Linear(8, 1), self.generator())
+
+    torch's global generator, from which modules draw their weights, is where it was; the weights are drawn in float64, so that
+    a run in float32 has the same ones, rounded.
+    """
+    seed = int(torch.randint(2**62, (), generator=generator))
+    with torch.random.fork_rng(devices=[]), default_dtype(torch.float64):
+        torch.default_generator.manual_seed(seed)
+        module = make()
+    return module.to(torch.get_default_dtype())
+
+
+def _noise(upper: OneLane, lower: OneLane) -> Noise:
+    if upper.data is None and lower.data is None:
+        return Exact()
+    return FiniteSum(*(1 if level.data is None else level.data.n for level in (upper, lower)))
+
+
+def _over_lanes(level: OneLane) -> Function:
+    over_lanes, data = OverLanes(level.name, level), level.data
+    if data is None:  # with rows of the other level's finite sum it is one row, and whole
+        return lambda x, y, rows=None: over_lanes(x, y)
+
+    def on_rows(x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
+        if rows is None:
+            return over_lanes(x, y, shared=(data.rows,))
+        # In each lane the rows that count stand first and weigh the same; lanes with equally many are asked together.
+        counts = (rows.weight != 0).sum(-1)
+        groups = [(counts == count).nonzero().squeeze(-1) for count in counts.unique()]
+        if len(groups) == 1:
+            value = over_lanes(x, y, data.at(rows.index[:, : counts[0]]))
+        else:
+            value = torch.zeros_like(x[:, :1])
+            for lanes in groups:
+                some = data.at(rows.index[lanes, : counts[lanes[0]]])
+                value = value.index_copy(0, lanes, over_lanes(x[lanes], y[lanes], some))
+        return rows.weight.sum(-1, keepdim=True) * value
+
+    return on_rows
+
+
+def _top_curvature(instance: Instance) -> float:
+    """The largest eigenvalue of the lower Hessian at the start, by power iteration."""
+    x, y = instance.x0[None], instance.y0[None]
+    v = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(y)
+    size = 0.0
+    with instance.uncounted():
+        for _ in range(_POWER_ITERATIONS):
+            v = v / v.norm()
+            v = instance.hvp_g_yy(x, y, v)
+            size = float(v.norm())
+            if not size > 0:
+                raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
+    return size

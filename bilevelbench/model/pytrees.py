@@ -1,0 +1,194 @@
+"""Variables as their owner writes them, and as one vector: tensors, nested dicts, lists and tuples of them, modules.
+
+Of a module the parameters that require a gradient are variables. A function gets the module itself, with its parameters
+replaced for the time of the call (`torch.func.functional_call`), so that `model(batch)`, `model.parameters()` and
+`model.head(z)` are what they always are. An answer has the module's state dict in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
+
+from bilevelbench.errors import InvalidInput
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A tensor, or a module with the names, shapes and lengths of what moves in it."""
+
+    where: str  # as its owner would write it: x0['net'][0]
+    value: Tensor | nn.Module
+    parameters: tuple[tuple[str, Tensor], ...]
+
+    @classmethod
+    def of(cls, where: str, value: Any) -> _Leaf:
+        if isinstance(value, Tensor):
+            return cls(where, value, (("", value),))
+        if isinstance(value, nn.Module):
+            moving = tuple((name, p) for name, p in value.named_parameters() if p.requires_grad)
+            if not moving:
+                raise InvalidInput(
+                    f"{where} is a {type(value).__name__} without a parameter that requires a gradient; "
+                    "call .requires_grad_(True) on what is to move"
+                )
+            return cls(where, value, moving)
+        raise InvalidInput(
+            f"{where} is {_article(type(value).__name__)}; variables are tensors, nested dicts, lists and tuples of tensors, "
+            "or modules: write torch.tensor(...), or keep what is no variable outside"
+        )
+
+    def name_of(self, parameter: str) -> str:
+        return f"{self.where}.{parameter}" if parameter else self.where
+
+    def state(self, moved: dict[str, Tensor]) -> dict[str, Any]:
+        """The module's state dict with these parameters; one that has several names is the same under each."""
+        assert isinstance(self.value, nn.Module)
+        first_name = {id(p): name for name, p in self.value.named_parameters()}
+        names = {name: first_name[id(p)] for name, p in self.value.named_parameters(remove_duplicate=False)}
+        state = {name: moved.get(names.get(name, ""), kept) for name, kept in self.value.state_dict().items()}
+        return {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+
+
+class Variables:
+    """x or y: `flat` is the start as one vector, and every vector of that length can be given its owner's shape again."""
+
+    def __init__(self, name: str, start: Any) -> None:
+        found, self._spec = tree_flatten_with_path(start)
+        self.leaves = [_Leaf.of(f"{name}{keystr(path)}", value) for path, value in found]
+        self._shapes = [p.shape for _, _, p in self._named()]
+        self._lengths = [shape.numel() for shape in self._shapes]
+        if sum(self._lengths) == 0:
+            raise InvalidInput(f"{name} is {_shown(start)}: there is no number in it to move; give at least one tensor")
+        self.name = name
+        self._check_alike()
+        self.flat = torch.cat([p.detach().reshape(-1) for _, _, p in self._named()])
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        return [leaf.value for leaf in self.leaves if isinstance(leaf.value, nn.Module)]
+
+    def _named(self) -> Iterator[tuple[_Leaf, str, Tensor]]:
+        for leaf in self.leaves:
+            for parameter, tensor in leaf.parameters:
+                yield leaf, parameter, tensor
+
+    def _check_alike(self) -> None:
+        first: tuple[str, Tensor] | None = None
+        for leaf, parameter, tensor in self._named():
+            here = leaf.name_of(parameter)
+            if tensor.dtype not in _DTYPES:
+                raise InvalidInput(
+                    f"{here} is {tensor.dtype}; give both as float64, or both as float32, and keep integers and other "
+                    "constants outside the variables"
+                )
+            if first is not None:
+                check_alike(*first, here, tensor)
+            first = first or (here, tensor)
+
+    @property
+    def first(self) -> tuple[str, Tensor]:
+        """Some tensor of the start, and where it stands."""
+        leaf, parameter, tensor = next(self._named())
+        return leaf.name_of(parameter), tensor
+
+    def _pieces(self, vector: Tensor) -> Iterator[list[tuple[str, Tensor]]]:
+        """For each leaf its tensors by name: views of the vector, differentiable, and under vmap."""
+        pieces = zip(vector.split(self._lengths), self._shapes, strict=True)
+        for leaf in self.leaves:
+            yield [
+                (name, piece.reshape(shape)) for (name, _), (piece, shape) in zip(leaf.parameters, pieces, strict=False)
+            ]
+
+    def bound(self, vector: Tensor) -> tuple[Any, list[dict[str, Tensor]]]:
+        """What a function gets, modules in their place; and for each module the tensors that it is to have meanwhile."""
+        values: list[Any] = []
+        swaps: list[dict[str, Tensor]] = []
+        for leaf, pieces in zip(self.leaves, self._pieces(vector), strict=True):
+            if isinstance(leaf.value, nn.Module):
+                values.append(leaf.value)
+                swaps.append(dict(pieces))
+            else:
+                values.append(pieces[0][1])
+        return tree_unflatten(values, self._spec), swaps
+
+    def answer(self, vector: Tensor) -> Any:
+        """Tensors where there were tensors; for a module a state dict, which its `load_state_dict` takes."""
+        return self._shaped(vector, lambda leaf, pieces: leaf.state(dict(pieces)))
+
+    def derivative(self, vector: Tensor) -> Any:
+        """The same for a gradient: for a module a dict of its moving parameters by name."""
+        return self._shaped(vector, lambda leaf, pieces: {name: piece.clone() for name, piece in pieces})
+
+    def _shaped(self, vector: Tensor, of_module: Callable[[_Leaf, list[tuple[str, Tensor]]], Any]) -> Any:
+        values = [
+            of_module(leaf, pieces) if isinstance(leaf.value, nn.Module) else pieces[0][1].clone()
+            for leaf, pieces in zip(self.leaves, self._pieces(vector.detach().reshape(-1)), strict=True)
+        ]
+        return tree_unflatten(values, self._spec)
+
+
+def check_alike(name: str, tensor: Tensor, other: str, second: Tensor) -> None:
+    """One dtype and one device for all variables."""
+    if tensor.dtype != second.dtype:
+        raise InvalidInput(
+            f"{name} is {tensor.dtype} and {other} {second.dtype}; give both as float64, or both as float32"
+        )
+    if tensor.device != second.device:
+        raise InvalidInput(f"{name} is on {tensor.device} and {other} on {second.device}; move them to one device")
+
+
+Function = Callable[..., Any]
+
+
+class Call:
+    """A function of variables in their owner's shapes, and perhaps of a batch, as one of vectors and that batch."""
+
+    def __init__(self, function: Function, *variables: Variables) -> None:
+        self._function, self._variables = function, variables
+        modules = [module for variable in variables for module in variable.modules]
+        if len({id(module) for module in modules}) < len(modules):
+            raise InvalidInput(
+                "one module stands twice among x0 and y0; give each its own, say copy.deepcopy(module), or let the function "
+                "use the one twice"
+            )
+        self._holder = _Holder(function, modules) if modules else None
+
+    def __call__(self, *arguments: Any) -> Any:
+        vectors, batch = arguments[: len(self._variables)], arguments[len(self._variables) :]
+        bound = [variable.bound(vector) for variable, vector in zip(self._variables, vectors, strict=True)]
+        values = [value for value, _ in bound]
+        if self._holder is None:
+            return self._function(*values, *batch)
+        swaps = [swap for _, of_one in bound for swap in of_one]
+        tensors = {f"held.{i}.{name}": tensor for i, swap in enumerate(swaps) for name, tensor in swap.items()}
+        return functional_call(self._holder, tensors, (*values, *batch))
+
+
+class _Holder(nn.Module):
+    """A module only for `functional_call`, which replaces the parameters of everything below it."""
+
+    def __init__(self, function: Function, modules: list[nn.Module]) -> None:
+        super().__init__()
+        self.function, self.held = function, nn.ModuleList(modules)
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+def _shown(start: Any) -> str:
+    if isinstance(start, Tensor):
+        return f"a tensor of shape {tuple(start.shape)}"
+    return f"an empty {type(start).__name__}" if not start else f"{_article(type(start).__name__)} of empty tensors"
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"

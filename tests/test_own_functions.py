@@ -1,0 +1,202 @@
+"""`solve` for people with a network and data: variables of any shape, batches, and what it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from helpers import Shrink
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.utils.data import DataLoader, TensorDataset
+
+import bilevelbench
+from bilevelbench import InvalidInput
+from bilevelbench.model.torch_state import default_dtype
+
+
+def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    """57 weights."""
+    with torch.random.fork_rng(devices=[]), default_dtype(torch.float64):
+        torch.default_generator.manual_seed(0)
+        return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1)).to(dtype)
+
+
+def flip(labels: torch.Tensor) -> torch.Tensor:
+    """A third of the first 60 is wrong."""
+    return torch.cat([1 - labels[:20], labels[20:]])
+
+
+with torch.random.fork_rng(devices=[]):
+    torch.default_generator.manual_seed(1)
+    A = torch.randn(100, 5, dtype=torch.float64)
+b = flip((A[:, 0] + A[:, 1] > 0).double())
+TRAIN, VALID = (A[:60], b[:60], torch.arange(60)), (A[60:], b[60:])
+
+
+def loss(scores: torch.Tensor, labels: torch.Tensor, **how: str) -> torch.Tensor:
+    return binary_cross_entropy_with_logits(scores.squeeze(-1), labels, **how)
+
+
+def module_g(x, model, batch):
+    a, b, which = batch
+    decay = sum(p.square().sum() for p in model.parameters())
+    return (x["weights"][which].sigmoid() * loss(model(a), b, reduction="none")).mean() + 0.05 * decay
+
+
+def module_f(x, model, batch):
+    return loss(model(batch[0]), batch[1])
+
+
+def forward(y, a):
+    return torch.tanh(a @ y[0]["w"].T + y[0]["b"]) @ y[1]["w"].T + y[1]["b"]
+
+
+def tree_g(x, y, batch):
+    a, b, which = batch
+    decay = sum(p.square().sum() for layer in y for p in layer.values())
+    return (x[0][which].sigmoid() * loss(forward(y, a), b, reduction="none")).mean() + 0.05 * decay
+
+
+def tree_f(x, y, batch):
+    return loss(forward(y, batch[0]), batch[1])
+
+
+def layers(net: nn.Sequential) -> list[dict[str, torch.Tensor]]:
+    return [{"b": net[i].bias.detach(), "w": net[i].weight.detach()} for i in (0, 2)]
+
+
+ZERO = torch.zeros(60, dtype=torch.float64)
+SETTINGS = {"eta_x": 20.0, "lam": 100.0, "K": 10, "steps": 8, "data_f": VALID, "data_g": TRAIN}
+
+
+def solve_module(**more):
+    return bilevelbench.solve(module_f, module_g, {"weights": ZERO}, network(), **{**SETTINGS, **more})
+
+
+def test_a_network_and_sample_weights():
+    """57 weights of a module and 60 in a dict."""
+    net = network()
+    assert sum(p.numel() for p in net.parameters()) == 57
+    before = net.state_dict()["0.weight"].clone()
+    got = bilevelbench.solve(module_f, module_g, {"weights": ZERO}, net, **SETTINGS)
+    assert torch.equal(net[0].weight, before)
+    assert got.status == "budget"
+    weights = got.x["weights"].sigmoid()
+    assert weights.shape == (60,)
+    assert weights[:20].mean() + 0.05 < weights[20:].mean()
+    start = got.curve.phi.iloc[0]
+    assert got.phi < start
+    net.load_state_dict(got.y)
+    assert loss(net(VALID[0]), VALID[1]).item() < loss(network()(VALID[0]), VALID[1]).item()
+
+
+def test_lists_and_dicts_give_what_a_module_gives():
+    by_module = solve_module()
+    by_tree = bilevelbench.solve(tree_f, tree_g, [ZERO], layers(network()), **SETTINGS)
+    assert isinstance(by_tree.x, list)
+    assert [list(layer) for layer in by_tree.y] == [["b", "w"], ["b", "w"]]
+    torch.testing.assert_close(by_tree.x[0], by_module.x["weights"], rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(by_tree.y[1]["w"], by_module.y["2.weight"], rtol=1e-8, atol=1e-8)
+    assert by_tree.counts == by_module.counts
+
+
+def test_without_data_it_is_the_same_problem_at_other_costs():
+    with_data = solve_module()
+    without = bilevelbench.solve(
+        lambda x, m: module_f(x, m, VALID), lambda x, m: module_g(x, m, TRAIN), {"weights": ZERO}, network(),
+        **{name: value for name, value in SETTINGS.items() if not name.startswith("data")},
+    )  # fmt: skip
+    torch.testing.assert_close(without.x["weights"], with_data.x["weights"], rtol=1e-9, atol=1e-9)
+    assert with_data.counts == without.counts
+    cost = with_data.curve.cost.iloc[-1]
+    assert cost == 8 * (40 * 11 + 60 * 22)  # of f 40 rows and of g 60, a call
+    assert without.curve.cost.iloc[-1] == 8 * 33
+
+
+def test_answer_is_the_start():
+    got = solve_module(budget=1, steps=None)
+    assert "the answer is the start: x is x0" in got.message
+    assert torch.equal(got.x["weights"], ZERO)
+    assert all(torch.equal(got.y[name], value) for name, value in network().state_dict().items())
+
+
+# ---- mini-batches
+
+SAMPLED = {"algorithm": "stocbio", "eta_x": 5.0, "steps": 6, "data_f": VALID, "data_g": TRAIN}
+
+
+def solve_sampled(**more):
+    return bilevelbench.solve(module_f, module_g, {"weights": ZERO}, network(), **{**SAMPLED, **more})
+
+
+def test_batches_are_counted_in_samples():
+    small, large = solve_sampled(batch=5), solve_sampled(batch=20)
+    assert {small.params[name] for name in ("batch_f", "batch_g", "batch_j", "batch_h")} == {5}
+    assert small.counts == large.counts
+    assert large.curve.cost.iloc[-1] > 3 * small.curve.cost.iloc[-1]
+
+
+def test_same_seed_same_bits():
+    first, again, other = solve_sampled(batch=5, seed=3), solve_sampled(batch=5, seed=3), solve_sampled(batch=5, seed=4)
+    assert torch.equal(first.x["weights"], again.x["weights"])
+    assert not torch.equal(first.x["weights"], other.x["weights"])
+
+
+def test_torch_generator_is_left_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    solve_sampled(data_g=DataLoader(TensorDataset(*TRAIN), batch_size=5, shuffle=True))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_loader_is_its_data_set_and_its_batch_size():
+    by_loader = solve_sampled(data_g=DataLoader(TensorDataset(*TRAIN), batch_size=5, shuffle=True))
+    by_tensors = solve_sampled(batch=5)
+    by_data_set = solve_sampled(batch=5, data_g=TensorDataset(*TRAIN))
+    assert torch.equal(by_loader.x["weights"], by_tensors.x["weights"])
+    assert torch.equal(by_data_set.x["weights"], by_tensors.x["weights"])
+    assert solve_sampled(data_g=DataLoader(TensorDataset(*TRAIN), batch_size=5), batch_g=7).params["batch_g"] == 7
+
+
+def test_f_may_do_without_data():
+    got = bilevelbench.solve(
+        lambda x, m: module_f(x, m, VALID), module_g, {"weights": ZERO}, network(), "stocbio", eta_x=5.0, steps=3,
+        data_g=TRAIN, batch_g=5, batch_j=5, batch_h=5, batch_f=1,
+    )  # fmt: skip
+    assert got.status == "budget"
+    assert not torch.equal(got.x["weights"], ZERO)
+
+
+def test_float32():
+    net = network(torch.float32)
+    train, valid = [(A[:60].float(), b[:60].float(), torch.arange(60)), (A[60:].float(), b[60:].float())]
+    got = bilevelbench.solve(
+        module_f, module_g, {"weights": ZERO.float()}, net, **{**SETTINGS, "data_f": valid, "data_g": train}
+    )
+    assert got.x["weights"].dtype == torch.float32
+    assert np.isfinite(got.phi)
+    net.load_state_dict(got.y)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch": 5}, r"batch=5: f2ba has no parameter of that name; leave it out, or take one of .*stocbio"),
+        ({"algorithm": Shrink(), "batch": 5, "eta_x": None}, "shrink is given as an object"),
+        ({"data_g": DataLoader(TensorDataset(A[:0]))}, "data_g is empty"),
+        ({"data_f": (A, b[:3])}, r"data_f\[0\] has 100, data_f\[1\] has 3 rows"),
+    ],
+)
+def test_mistakes_are_sentences(arguments, message):
+    settings = {name: value for name, value in {**SETTINGS, **arguments}.items() if value is not None}
+    with pytest.raises(InvalidInput, match=message):
+        bilevelbench.solve(module_f, module_g, {"weights": ZERO}, network(), **settings)
+
+
+def test_a_batch_without_data():
+    with pytest.raises(InvalidInput, match="batch=5: there are no data to draw from; give data_f or data_g"):
+        bilevelbench.solve(
+            lambda x, m: module_f(x, m, VALID), lambda x, m: module_g(x, m, TRAIN), {"weights": ZERO}, network(), "stocbio",
+            batch=5, eta_x=1.0, steps=1,
+        )  # fmt: skip
