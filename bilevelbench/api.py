@@ -179,11 +179,11 @@ def _with_batch(
     """The parameters, with the sizes of a method's mini-batches where they are not among them."""
     if isinstance(algorithm, Algorithm):
         return params if batch is None else {**params, "batch": batch}
-    sizes = _batches(registry().algorithm(algorithm).value)
+    sizes = _batches(installed().algorithm(algorithm).value)
     if batch is not None and isinstance(own.instance.noise, Exact):
         raise InvalidInput(f"batch={batch}: there are no data to draw from; give data_f or data_g")
     if batch is not None and not sizes:
-        who = sorted(name for name, entry in registry().algorithms.items() if _batches(entry.value))
+        who = sorted(name for name, entry in installed().algorithms.items() if _batches(entry.value))
         raise InvalidInput(
             f"batch={batch}: {algorithm} has no parameter of that name; leave it out, or take one of {', '.join(who)}"
         )
