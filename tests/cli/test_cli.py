@@ -566,7 +566,7 @@ def test_list():
     assert {"name", "family", "oracle", "what", "plugin"} <= set(rows[0])
     assert set(json.loads(cli("list", "--json")[1])) == {"methods", "problems", "suites", "executors"}
     assert [row["name"] for row in json.loads(cli("list", "executors", "--json")[1])] == ["dask", "local"]
-    assert "unknown kind 'algorithm'; did you mean 'algorithms'?" in refused("list", "algorithm")
+    assert "unknown kind 'method'; did you mean 'methods'?" in refused("list", "method")
 
 
 def test_info(tmp_path):
