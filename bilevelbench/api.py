@@ -27,7 +27,7 @@ from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.run import run_trials
-from bilevelbench.model.algorithm import Algorithm
+from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.constants import Constant
 from bilevelbench.model.noise import Exact
 from bilevelbench.model.own_functions import OwnProblem, own_problem
@@ -183,7 +183,8 @@ def _with_batch(
     if batch is not None and isinstance(own.instance.noise, Exact):
         raise InvalidInput(f"batch={batch}: there are no data to draw from; give data_f or data_g")
     if batch is not None and not sizes:
-        who = sorted(name for name, entry in installed().algorithms.items() if _batches(entry.value))
+        methods = {name: entry.value for name, entry in installed().algorithms.items()}
+        who = sorted(name for name, cls in methods.items() if _batches(cls) and not issubclass(cls, Distributed))
         raise InvalidInput(
             f"batch={batch}: {algorithm} has no parameter of that name; leave it out, or take one of {', '.join(who)}"
         )

@@ -76,3 +76,7 @@ def test_children_hear_no_interrupt_where_signals_can_be_masked():
     with processes.ignore_sigint_in_children():
         assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_free_memory_is_in_bytes():
+    assert 1 << 20 < processes.free_memory() < 1 << 45

@@ -124,3 +124,15 @@ def test_one_lane_needs_no_vmap(normal):
 def test_chance_is_refused_by_vmap(normal):
     with pytest.warns(UserWarning, match="it draws random numbers; draw them once"):
         OverLanes("f", lambda y: dropout(y, 0.5).sum())(normal(4, 3))
+
+
+def test_many_lanes_are_one_call(normal):
+    calls = 0
+
+    def counted(y):
+        nonlocal calls
+        calls += 1
+        return y.square().sum()
+
+    OverLanes("f", counted)(normal(36, 3))
+    assert calls == 1
