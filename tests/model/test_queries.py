@@ -30,7 +30,8 @@ def arguments(query: Query, oracle: Oracle) -> tuple[torch.Tensor, ...]:
 
 
 def test_the_columns_of_runs_are_those_of_the_table_in_their_order() -> None:
-    assert list(COLUMNS) == list(dict.fromkeys(query.column for query in QUERIES.values()))
+    columns = dict.fromkeys(query.column for query in QUERIES.values())
+    assert list(COLUMNS) == [name for name in columns if name not in TOTALS]
     names = list(RUNS)
     first = names.index("steps") + 1
     assert names[first : first + len(COLUMNS) + len(TOTALS)] == [*COLUMNS, *TOTALS]
@@ -42,6 +43,42 @@ def test_a_joint_gradient_counts_in_its_blocks_and_a_block_in_the_joint_one_alon
     assert COLUMNS["grad_g_y"] == ("grad_g", "grad_g_y")
     assert COLUMNS["value"] == ("value_f", "value_g")
     assert {name for queries in COLUMNS.values() for name in queries} == set(QUERIES) == set(ROW)
+
+
+def test_a_joint_product_counts_in_both_products_and_once_in_all() -> None:
+    assert COLUMNS["hvp"] == ("hvp_g_yy", "vp_g")
+    assert COLUMNS["jvp"] == ("jvp_g_xy", "vp_g")
+    oracle = oracle_of("vp_g", "hvp_g_yy", "jvp_g_xy")
+    x, y, v = arguments(QUERIES["vp_g"], oracle)
+    Jv, Hv = oracle.vp_g(x, y, v)
+    counts = oracle.meter.columns()
+    assert [counts[name][0] for name in ("hvp", "jvp", "second_order", "cost")] == [1, 1, 1, 1]
+    assert torch.equal(Jv, oracle.jvp_g_xy(x, y, v))
+    assert torch.equal(Hv, oracle.hvp_g_yy(x, y, v))
+    assert oracle.meter.columns()["second_order"][0] == 3
+    assert oracle.books_agree
+
+
+@pytest.mark.parametrize("given", [("vp_g",), ("vp_g", "hvp_g_yy"), ("hvp_g_yy", "jvp_g_xy"), ("jvp_g_xy",), ()])
+def test_products_are_the_same_whichever_of_them_a_problem_brings(given: tuple[str, ...]) -> None:
+    raw = Toy().build()._raw
+    made = derive(raw["value_f"], raw["value_g"], {name: raw[name] for name in given})
+    x, y, v = torch.rand(2, L, 3), torch.rand(2, L, 5), torch.rand(2, L, 5)
+    expected = raw["jvp_g_xy"](x, y, v), raw["hvp_g_yy"](x, y, v)
+    for found in (made["vp_g"](x, y, v), (made["jvp_g_xy"](x, y, v), made["hvp_g_yy"](x, y, v))):
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_a_joint_product_has_the_noise_of_the_products_of_its_sample() -> None:
+    oracle = oracle_of("vp_g", "hvp_g_yy", "jvp_g_xy", sigma=1.0)
+    x, y, v = arguments(QUERIES["vp_g"], oracle)
+    xi = oracle.sample_g(3)
+    Jv, Hv = oracle.vp_g(x, y, v, xi)
+    assert torch.equal(Jv, oracle.jvp_g_xy(x, y, v, xi))
+    assert torch.equal(Hv, oracle.hvp_g_yy(x, y, v, xi))
+    assert not torch.equal(Hv, oracle.hvp_g_yy(x, y, v))
+    assert oracle.meter.columns()["cost"][0] == 3 + 3 + 3 + 1
 
 
 def test_gradients_and_products_are_each_in_one_total() -> None:
@@ -102,8 +139,10 @@ class TestOfEachQuery:
         assert given == [3 if query.takes_vector else 2]
 
     def test_the_oracle_declares_it_for_the_type_checker(self, query: Query) -> None:
-        kind = {0: "BlockQuery", 1: "BlockQuery", 2: "ProductQuery"}[query.order]
-        assert get_type_hints(Oracle)[query.name].__name__ == ("JointQuery" if len(query.outputs) > 1 else kind)
+        one, both = {0: ("BlockQuery", ""), 1: ("BlockQuery", "JointQuery"), 2: ("ProductQuery", "JointProductQuery")}[
+            query.order
+        ]
+        assert get_type_hints(Oracle)[query.name].__name__ == (both if len(query.outputs) > 1 else one)
 
 
 def test_a_table_with_a_new_product_counts_it_in_the_old_columns() -> None:

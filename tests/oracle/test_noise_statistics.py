@@ -110,7 +110,7 @@ def test_the_yardsticks_accept_what_is_right_and_refuse_ten_per_cent(seed):
 @pytest.mark.parametrize("query", QUERIES)
 def test_exact_answers_have_no_noise_and_a_sample_of_B_is_charged_as_one(bowl, door, normal, query, B):
     oracle = door(bowl(noise=Exact()), lanes=40)
-    arguments = (normal(40, 3), normal(40, 5), *([normal(40, 5)] if query in PRODUCTS else []))
+    arguments = (normal(40, 3), normal(40, 5), *([normal(40, 5)] if QUERIES[query].takes_vector else []))
     noisy, plain = (getattr(oracle, query)(*arguments, xi) for xi in (sample(oracle, query, B), None))
     pairs = zip(noisy, plain, strict=True) if isinstance(noisy, tuple) else [(noisy, plain)]
     assert all(torch.equal(a, b) for a, b in pairs)

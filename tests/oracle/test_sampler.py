@@ -210,7 +210,7 @@ def test_noisy_value_is_a_function_whose_gradient_is_the_noisy_gradient(few, nor
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_sample_of_B_is_charged_B(few, query):
     oracle, x, y = few
-    more = (y,) if query in ("hvp_g_yy", "jvp_g_xy") else ()
+    more = (y,) if QUERIES[query].takes_vector else ()
     getattr(oracle, query)(x, y, *more, draw(oracle, query, 7))
     assert cost(oracle) == [7] * 4
     assert oracle.meter.passes[ROW[query]] == 1
