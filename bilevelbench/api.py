@@ -7,6 +7,8 @@ import hashlib
 import inspect
 import itertools
 import linecache
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,24 +16,29 @@ from typing import Any, Literal
 
 import pandas as pd
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from bilevelbench.discovery.entry import Entry, make
 from bilevelbench.discovery.registry import Registry, registry
+from bilevelbench.display import shown
 from bilevelbench.engine.agents.leader import dismiss
+from bilevelbench.engine.curvature import lower_curvatures
 from bilevelbench.engine.loop import PackRun, run_pack
 from bilevelbench.engine.record import PackResult
 from bilevelbench.engine.setup import PreparedPack
+from bilevelbench.engine.watch import SHARE, CallbackFailed, Evaluate, StepInfo, Watch, pace_of
 from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.run import run_trials
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constant, Constants, estimated
+from bilevelbench.model.constraints import Projection, projection_of
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.model.rounding import one_thread
-from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.model.torch_state import default_dtype, placed
 from bilevelbench.plan.packs import plan
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
@@ -41,6 +48,19 @@ from bilevelbench.results.status import Status
 from bilevelbench.results.store import Store
 
 Chosen = str | Algorithm | Problem
+
+#: Keywords that people know from elsewhere, and what says the same here.
+_ELSEWHERE = {
+    "verbose": "progress=True shows a bar, and a callback is told of every step",
+    "max_iter": "it is steps= here",
+    "maxiter": "it is steps= here",
+    "iterations": "it is steps= here",
+    "epochs": "it is steps= here",
+    "tol": "it is target= here, a length of grad phi",
+    "timeout": "it is seconds= here",
+    "bounds": "project=bilevelbench.Box(low, high) keeps x between them",
+    "options": "a method's parameters are keywords of solve",
+}
 
 
 def run(
@@ -126,6 +146,12 @@ def solve(
     constants: Mapping[str, Constant | float] | None = None,
     seed: int = 0,
     errors: Literal["raise", "return"] = "raise",
+    evaluate: Evaluate | Schedule = "auto",
+    progress: bool | None = None,
+    callback: Callable[[StepInfo], object] | None = None,
+    project: Projection | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
     **params: Any,
 ) -> Solution:
     """min over x of f(x, y*(x)), y*(x) = argmin over y of g(x, y), for two torch functions that return a scalar.
@@ -135,26 +161,44 @@ def solve(
     x0 and y0 may have any shape; f and g see that shape. Without `constants` the largest curvature of g in y is estimated
     at the start (marked so, and not counted), from which methods take their lower-level steps.
 
+    `seconds` is for the whole call; a step that has begun is finished. `evaluate` says when the lower level is solved for phi:
+    "auto" spends at most a tenth of the time on it (or half a second, if that is more), "end" solves at the answer, "never"
+    not at all, and a Schedule where it says, whatever that takes. `progress=True` shows how far the run is, as does None
+    where somebody watches. `callback(info)` is told of each step, and ends the run by returning True; Ctrl-C ends it with
+    what there is. `project` confines x to a set: `Box`, `Simplex`, `Ball`, or a function that gives the nearest point for
+    an x in its own shape; `grad_phi` is then the length of x - P(x - grad phi). x0 and y0 are moved to `device` and `dtype`.
+
     What f, g or the method raises is raised; with `errors="return"` the Solution has the status `error` and the start. A
     run whose answer is the start, say because its budget covers no step, says so in `message`.
     """
     if errors not in ("raise", "return"):
         raise InvalidInput(f"errors={errors!r}{suggestion(str(errors), ('raise', 'return'))}")
-    x0, y0 = torch.as_tensor(x0).detach(), torch.as_tensor(y0).detach()
+    began = time.perf_counter()
+    x0, y0 = placed(x0, device, dtype), placed(y0, device, dtype)
     if steps is None and budget is None and seconds is None:
         steps = 1000
-    instance = _instance_of(f, g, x0, y0, constants or {})
+    limits = checked_budget(cost=budget, steps=steps, seconds=seconds)
+    schedule, pace = pace_of(evaluate)
+    instance = _instance_of(f, g, x0, y0, constants or {}, began + SHARE * (seconds or math.inf))
+    if project is not None:
+        instance.project = projection_of(project, x0)
     method = _chosen(algorithm, params).resolve(instance.constants)
-    trial = Trial(
+    trial = _trial(
         algorithm=Spec(name=method.name),
         problem=Spec(name="your functions"),
         seed=seed,
-        budget=checked_budget(cost=budget, steps=steps, seconds=seconds),
+        budget=limits,
         targets=() if target is None else (target,),
+        schedule=schedule,
     )
-    with default_dtype(x0.dtype):
-        running = PackRun([trial], PreparedPack(instance, [method], [seed], [trial.budget.most]))
-        result = running.run()
+    with default_dtype(x0.dtype), shown(method.name, 1.0, progress) as tell:
+        watch = Watch(limits, pace, began, tell, callback, lambda x, y: (x.reshape(x0.shape), y.reshape(y0.shape)))
+        pack = PreparedPack(instance, [method], [seed], [trial.budget.most])
+        running = PackRun([trial], pack, watch)
+        try:
+            result = running.run()
+        except CallbackFailed as failed:
+            raise failed.__cause__ or failed from None
     if running.error is not None and errors == "raise":
         told = result.runs[0]["message"]
         running.error.add_note(f'{method.name} failed {told}; errors="return" gives its counts and its curve')
@@ -168,6 +212,7 @@ def _instance_of(
     x0: Tensor,
     y0: Tensor,
     constants: Mapping[str, Constant | float],
+    until: float = math.inf,
 ) -> Instance:
     if x0.dtype != y0.dtype or x0.dtype not in (torch.float32, torch.float64):
         raise InvalidInput(f"x0 is {x0.dtype} and y0 {y0.dtype}; give both as float64, or both as float32")
@@ -175,11 +220,20 @@ def _instance_of(
     with instance.uncounted():  # a mistake in f or g is found here, before anything runs
         instance.value_f(instance.x0[None], instance.y0[None])
         instance.value_g(instance.x0[None], instance.y0[None])
-    instance.constants = Constants(_known(instance, constants), "your functions")
+    instance.constants = Constants(_known(instance, constants, until), "your functions")
     return instance
 
 
+def _trial(**fields: Any) -> Trial:
+    try:
+        return Trial(**fields)
+    except ValidationError as error:
+        raise InvalidInput(faults(error)) from None
+
+
 def _chosen(algorithm: str | Algorithm, params: dict[str, Any]) -> Algorithm:
+    for name in params.keys() & _ELSEWHERE.keys():
+        raise InvalidInput(f"solve has no {name!r}: {_ELSEWHERE[name]}")
     if not isinstance(algorithm, Algorithm):
         made: Algorithm = make(registry().algorithm(algorithm), params)
         return made
@@ -189,8 +243,6 @@ def _chosen(algorithm: str | Algorithm, params: dict[str, Any]) -> Algorithm:
 
 
 def checked_budget(**limits: Any) -> Budget:
-    from pydantic import ValidationError
-
     try:
         return Budget(**limits)
     except ValidationError as error:
@@ -256,23 +308,12 @@ def _one_lane(function: Callable[[Tensor, Tensor], Tensor], name: str, x0: Tenso
     return over_one_lane
 
 
-def _known(instance: Instance, given: Mapping[str, Constant | float]) -> dict[str, Constant | float]:
+def _known(instance: Instance, given: Mapping[str, Constant | float], until: float) -> dict[str, Constant | float]:
     known = dict(given)
     if "L_g" not in known and "L_gy" not in known:
-        known["L_gy"] = estimated(_top_curvature(instance))
+        smallest, largest = lower_curvatures(instance, until)
+        if not largest > 0:
+            raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
+        instance.is_bent = smallest < -(torch.finfo(instance.y0.dtype).eps ** 0.5) * largest
+        known["L_gy"] = estimated(max(largest, -smallest))
     return known
-
-
-def _top_curvature(instance: Instance, iterations: int = 30) -> float:
-    """The largest eigenvalue of the lower Hessian at the start, by power iteration."""
-    x, y = instance.x0[None], instance.y0[None]
-    v = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(y.dtype)
-    size = 0.0
-    with instance.uncounted():
-        for _ in range(iterations):
-            v = v / v.norm()
-            v = instance.hvp_g_yy(x, y, v)
-            size = float(v.norm())
-            if not size > 0:
-                raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
-    return size

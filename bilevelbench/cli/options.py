@@ -101,3 +101,18 @@ def override(plan: Suite, **options: Any) -> Suite:
     if of_problems and plan.problem != "all":
         update["problem"] = tuple(entry.model_copy(update=of_problems) for entry in plan.problem)
     return plan.model_copy(update=update)
+
+
+def without_phi(plan: Suite, targets: list[float]) -> Suite:
+    """A plan that solves no lower level. Its own targets go, unless they are held against something else."""
+    if targets and plan.schedule.on is None:
+        raise InvalidInput(
+            f"--target {targets[0]:g} is held against |grad phi|, which --no-phi leaves out; drop one of them"
+        )
+    update: dict[str, Any] = {"schedule": plan.schedule.without_phi()}
+    if plan.schedule.on is None:
+        update["targets"] = ()
+        if plan.problem != "all":
+            update["problem"] = tuple(entry.model_copy(update={"targets": None}) for entry in plan.problem)
+        update["override"] = tuple(entry.model_copy(update={"targets": None}) for entry in plan.override)
+    return plan.model_copy(update=update)

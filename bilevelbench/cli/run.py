@@ -10,7 +10,17 @@ from typing import Annotated
 import typer
 
 from bilevelbench.cli.console import interruptible, warn_failures
-from bilevelbench.cli.options import ExecutorName, Jobs, Memory, Methods, Problems, Scheduler, override, suites_of
+from bilevelbench.cli.options import (
+    ExecutorName,
+    Jobs,
+    Memory,
+    Methods,
+    Problems,
+    Scheduler,
+    override,
+    suites_of,
+    without_phi,
+)
 from bilevelbench.engine.agents.torchrun import under_torchrun
 from bilevelbench.errors import InvalidInput
 
@@ -27,6 +37,9 @@ def run(
         float | None, typer.Option(help="Seconds of steps of a trial; a worker that hangs is killed.")
     ] = None,
     target: Annotated[list[float] | None, typer.Option(help="Stop at this norm of grad phi; repeatable.")] = None,
+    no_phi: Annotated[
+        bool, typer.Option("--no-phi", help="Do not solve the lower level for phi where it has no closed form.")
+    ] = False,
     dtype: Annotated[str | None, typer.Option(help="float64 or float32.")] = None,
     jobs: Jobs = None,
     memory: Memory = None,
@@ -58,6 +71,8 @@ def run(
             override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
             for plan in suites_of(plugins, algorithm or [], problem or [], all_, suite)
         ]
+        if no_phi:
+            plans = [without_phi(plan, target or []) for plan in plans]
         parts = [plan.trials(plugins) for plan in plans]
         trials = list({trial.id: trial for part in parts for trial in part}.values())
         if not trials:

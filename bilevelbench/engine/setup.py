@@ -65,7 +65,8 @@ class PreparedPack:
     def start(self) -> tuple[Tensor, Tensor]:
         """x0 and y0 in every lane, the method's to change."""
         instance, lanes = self.instance, self.oracle.L
-        return instance.x0.expand(lanes, instance.dx).clone(), instance.y0.expand(lanes, instance.dy).clone()
+        x0 = instance.x0 if instance.project is None else instance.project(instance.x0.reshape(-1, instance.dx))
+        return x0.expand(lanes, instance.dx).clone(), instance.y0.expand(lanes, instance.dy).clone()
 
     @torch.no_grad()
     def init(self, x0: Tensor | None = None, y0: Tensor | None = None) -> Any:
@@ -79,7 +80,9 @@ class PreparedPack:
     def step(self, number: int, state: Any) -> Any:
         """Step `number`, counted from one."""
         self.oracle.begin_step(number)
-        return self.algorithm.step(state, self.oracle)
+        new = self.algorithm.step(state, self.oracle)
+        project = self.instance.project
+        return new if project is None else self.algorithm.moved(new, project)
 
     def check_books(self) -> None:
         """What the oracle has charged is what the instance was asked."""

@@ -88,7 +88,7 @@ class Oracle(Loops):
         """A constant of the problem, declared in `uses` like a query; (L, 1) where lanes have data sets of their own."""
         if name not in self._uses:
             raise UndeclaredQuery(name, self._uses)
-        return self._instance.constants.of_lanes(name, self.dtype)
+        return self._instance.constants.of_lanes(name, self._instance.x0)
 
     def _plug(self, instance: Instance) -> None:
         self._instance = instance

@@ -103,6 +103,9 @@ class Schedule(Frozen):
             raise ValueError("schedule.mean and schedule.second_order need the hypergradient; leave schedule.phi true")
         return self
 
+    def without_phi(self) -> Schedule:
+        return Schedule(**{**self.model_dump(), "phi": False})
+
     @property
     def target_column(self) -> str:
         if self.on is not None:

@@ -334,7 +334,7 @@ def test_every_strongly_convex_problem_is_certified():
 
 def test_without_phi_the_lower_level_is_not_solved_and_the_rest_is_seen(monkeypatch):
     instance = bent()
-    monkeypatch.setattr(Evaluator, "_solve_lower", lambda *_: pytest.fail("the lower level was solved"))
+    monkeypatch.setattr(Evaluator, "_newton", lambda *_: pytest.fail("the lower level was solved"))
     evaluator = Evaluator(instance, phi=False)
     x, y = points(instance)
     seen = evaluator(x, y)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import trial
 
-from bilevelbench.engine.record import Lane
+from bilevelbench.engine.lane import Lane
 from bilevelbench.leaderboard.boards import sparklines
 from bilevelbench.plan.trial import Schedule
 from bilevelbench.report.analysis.ranking import (

@@ -94,8 +94,9 @@ def run_tuning(suite: Suite, plugins: Registry, run: Run) -> tuple[list[Job], Re
     """Every job with its best choice, and all trials that are stored."""
     targets = _targets(suite, plugins)
     by = suite.tune.by
-    if not suite.schedule.phi and by in ("phi", "grad_phi"):
-        _need_phi(by, targets, plugins)
+    if by in ("phi", "grad_phi"):
+        unsolved = [t for t in targets if not (suite.schedule.phi and plugins.problem(t.problem.key).value.solves_phi)]
+        _need_phi(by, unsolved, plugins)
     jobs = _jobs(suite, plugins, targets)
     while going := [job for job in jobs if job.best is None]:
         rounds = {job: [_trials(job, ask, suite, plugins) for ask in job.asked] for job in going}
