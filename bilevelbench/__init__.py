@@ -22,6 +22,7 @@ os.environ["MKL_CBWR"] = f"{_branch if _branch in ('AVX2', 'AVX512', 'AVX512_E1'
 
 if TYPE_CHECKING:
     from bilevelbench.api import Solution as Solution
+    from bilevelbench.api import load as load
     from bilevelbench.api import run as run
     from bilevelbench.api import solve as solve
     from bilevelbench.engine.watch import StepInfo as StepInfo
@@ -66,9 +67,11 @@ if TYPE_CHECKING:
     from bilevelbench.oracle.sample import Sample as Sample
     from bilevelbench.oracle.sample import Table as Table
     from bilevelbench.plan.trial import Schedule as Schedule
+    from bilevelbench.report.notebook import Results as Results
 
 _HOME = {
     "Solution": "api",
+    "load": "api",
     "run": "api",
     "solve": "api",
     "Algorithm": "model.algorithm",
@@ -84,6 +87,7 @@ _HOME = {
     "Simplex": "model.constraints",
     "StepInfo": "engine.watch",
     "Schedule": "plan.trial",
+    "Results": "report.notebook",
     "DataFile": "model.data_file",
     "BilevelbenchError": "errors",
     "InvalidInput": "errors",

@@ -25,6 +25,7 @@ from bilevelbench.display import shown
 from bilevelbench.engine.agents.leader import dismiss
 from bilevelbench.engine.curvature import lower_curvatures
 from bilevelbench.engine.loop import PackRun, run_pack
+from bilevelbench.engine.outer import MakeOptimizer, OuterOptimizer, with_unit_step
 from bilevelbench.engine.record import PackResult
 from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.engine.watch import SHARE, CallbackFailed, Evaluate, StepInfo, Watch, pace_of
@@ -43,9 +44,11 @@ from bilevelbench.plan.packs import plan
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
-from bilevelbench.results.schema import Results, curve_of, runs_of
+from bilevelbench.report.notebook import Results, ShownSolution
+from bilevelbench.results.schema import curve_of, runs_of
 from bilevelbench.results.status import Status
 from bilevelbench.results.store import Store
+from bilevelbench.results.tables import load_results
 
 Chosen = str | Algorithm | Problem
 
@@ -76,6 +79,7 @@ def run(
     schedule: Schedule | None = None,
     out: str | Path | None = None,
     jobs: int = 0,
+    progress: bool | None = None,
 ) -> Results:
     """Every method on every problem with every seed; `.runs` has one row per trial, `.curve` one per evaluation.
 
@@ -83,6 +87,7 @@ def run(
 
     Methods and problems are names, files or objects. `budget` is in calls (samples on a stochastic problem). With `out`
     the results are stored there, and what is stored already is not run again. `jobs` worker processes; 0 is this one.
+    `progress=True` shows how far it is, as does None where somebody watches.
     """
     folder = None if out is None else Path(out).absolute()  # plugins may change the working directory
     plugins = copy.copy(registry())
@@ -97,22 +102,39 @@ def run(
         for a in _specs(algorithms, plugins)
         for seed in (range(seeds) if isinstance(seeds, int) else seeds)
     ]  # fmt: skip
-    if folder is not None:
-        return run_trials(trials, Store(folder), plugins, Execution(jobs=jobs))
-    if jobs:
+    trials = list({t.id: t for t in trials}.values())
+    if folder is None and jobs:
         raise InvalidInput(f"jobs = {jobs} needs a folder for the results; set `out`")
-    try:
-        packs = [run_pack(pack, plugins) for pack in plan(list({t.id: t for t in trials}.values()), plugins)]
-    finally:
-        dismiss()
-    whole = PackResult()
-    for pack in packs:
-        whole.extend(pack)
+    whole, finished = PackResult(), 0
+    with shown("trials", len(trials), progress, counted=True) as tell:
+
+        def told(done: int, what: str) -> None:
+            nonlocal finished
+            finished += done
+            tell(finished, what)
+
+        if folder is not None:
+            execution = Execution(jobs=jobs)
+            results = run_trials(
+                trials, Store(folder), plugins, execution, lambda done: told(done.trials, ", ".join(done.best))
+            )
+            return Results.of(results)
+        try:
+            for pack in plan(trials, plugins):
+                whole.extend(run_pack(pack, plugins))
+                told(len(pack), f"{pack[0].algorithm.name} on {pack[0].problem.name}")
+        finally:
+            dismiss()
     return Results(runs_of(whole.runs).to_pandas(), curve_of(whole.curve.columns).to_pandas(), [])
 
 
+def load(folder: str | Path) -> Results:
+    """The results in a folder that `run` or `bilevelbench run` has written."""
+    return Results.of(load_results(folder))
+
+
 @dataclass(frozen=True)
-class Solution:
+class Solution(ShownSolution):
     """What `solve` returns. `counts` are oracle calls by column; `certificate` says how phi and grad_phi were obtained.
 
     `message` says how the run ended, and also if x is x0.
@@ -150,6 +172,7 @@ def solve(
     progress: bool | None = None,
     callback: Callable[[StepInfo], object] | None = None,
     project: Projection | None = None,
+    outer_optimizer: MakeOptimizer | None = None,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     **params: Any,
@@ -166,7 +189,8 @@ def solve(
     not at all, and a Schedule where it says, whatever that takes. `progress=True` shows how far the run is, as does None
     where somebody watches. `callback(info)` is told of each step, and ends the run by returning True; Ctrl-C ends it with
     what there is. `project` confines x to a set: `Box`, `Simplex`, `Ball`, or a function that gives the nearest point for
-    an x in its own shape; `grad_phi` is then the length of x - P(x - grad phi). x0 and y0 are moved to `device` and `dtype`.
+    an x in its own shape; `grad_phi` is then the length of x - P(x - grad phi). With an `outer_optimizer`, such as
+    torch.optim.Adam or a function that makes one of [x], it moves x by the hypergradients that the method estimates. x0 and y0 are moved to `device` and `dtype`.
 
     What f, g or the method raises is raised; with `errors="return"` the Solution has the status `error` and the start. A
     run whose answer is the start, say because its budget covers no step, says so in `message`.
@@ -182,7 +206,7 @@ def solve(
     instance = _instance_of(f, g, x0, y0, constants or {}, began + SHARE * (seconds or math.inf))
     if project is not None:
         instance.project = projection_of(project, x0)
-    method = _chosen(algorithm, params).resolve(instance.constants)
+    method = _chosen(algorithm, params, outer_optimizer is not None).resolve(instance.constants)
     trial = _trial(
         algorithm=Spec(name=method.name),
         problem=Spec(name="your functions"),
@@ -193,7 +217,8 @@ def solve(
     )
     with default_dtype(x0.dtype), shown(method.name, 1.0, progress) as tell:
         watch = Watch(limits, pace, began, tell, callback, lambda x, y: (x.reshape(x0.shape), y.reshape(y0.shape)))
-        pack = PreparedPack(instance, [method], [seed], [trial.budget.most])
+        outer = None if outer_optimizer is None else OuterOptimizer(outer_optimizer)
+        pack = PreparedPack(instance, [method], [seed], [trial.budget.most], outer=outer)
         running = PackRun([trial], pack, watch)
         try:
             result = running.run()
@@ -231,12 +256,16 @@ def _trial(**fields: Any) -> Trial:
         raise InvalidInput(faults(error)) from None
 
 
-def _chosen(algorithm: str | Algorithm, params: dict[str, Any]) -> Algorithm:
+def _chosen(algorithm: str | Algorithm, params: dict[str, Any], is_driven: bool = False) -> Algorithm:
+    """`is_driven`: an optimiser makes the x-step."""
     for name in params.keys() & _ELSEWHERE.keys():
         raise InvalidInput(f"solve has no {name!r}: {_ELSEWHERE[name]}")
     if not isinstance(algorithm, Algorithm):
-        made: Algorithm = make(registry().algorithm(algorithm), params)
+        entry = registry().algorithm(algorithm)
+        made: Algorithm = make(entry, with_unit_step(entry.value, params) if is_driven else params)
         return made
+    if is_driven:
+        raise InvalidInput(f"outer_optimizer sets the x-step of {algorithm.name}; give it by name, with its parameters")
     if params:
         raise InvalidInput(f"{', '.join(params)}: {algorithm.name} is given as an object; set its parameters there")
     return algorithm

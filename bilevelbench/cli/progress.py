@@ -19,9 +19,10 @@ from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
 from bilevelbench.report.analysis.failures import sentences
 from bilevelbench.report.analysis.ranking import ranking
-from bilevelbench.report.analysis.summary import ACCURACIES, RANKING, readable, readable_board, summary
+from bilevelbench.report.analysis.summary import ACCURACIES, MAPPED, RANKING, readable, readable_board, summary
 from bilevelbench.report.analysis.verdicts import Experiment, outcome, record
 from bilevelbench.report.formats.page import write_page
+from bilevelbench.results.reached import is_mapping
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import Store
 
@@ -159,6 +160,8 @@ def print_table(console: Console, results: Results) -> None:
             table.add_row(Text(_at_commas(method, room)), *(Text(value) for value in others))
         console.print(table)
         console.print()
+    if mapped := int(is_mapping(results.runs).sum()):
+        say(console, MAPPED.format(f"In {mapped} of {len(results.runs)} trials"))
 
 
 def _header(column: str) -> str:

@@ -39,6 +39,7 @@ from bilevelbench.model.instance import Instance
 from bilevelbench.model.lanes import dot, keep, norm
 from bilevelbench.model.linear_solvers import conjugate_gradient
 from bilevelbench.model.noise import FiniteSum
+from bilevelbench.results.reached import MAPPING
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5}
 _NEWTON_STEPS = 100
@@ -47,8 +48,7 @@ _FORCING = 1e-2  # residual of the linear solves of the further step, over the r
 _SAFETY = 2.0
 _LADDER, _NEEDED, _RUNGS = 1e-2, 1e-4, 20  # where nobody can state the error: see above
 
-#: What a certificate says of a point where phi is not claimed, and what it adds where x is confined to a set.
-NOT_CONVEX, MAPPING = "not convex", "gradient mapping"
+NOT_CONVEX = "not convex"  # the certificate where phi is not claimed
 
 
 class OutOfTime(Exception):

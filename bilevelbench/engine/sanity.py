@@ -49,7 +49,7 @@ def check_instance(instance: Instance) -> None:
     stacked = max(instance.x0.reshape(-1, instance.dx).shape[0], instance.y0.reshape(-1, instance.dy).shape[0])
     lanes = stacked if stacked > 1 else 3
     x, y = instance.x0.expand(lanes, instance.dx), instance.y0.expand(lanes, instance.dy)
-    rows = (Rows(torch.zeros(lanes, 1, dtype=torch.long), torch.ones_like(x[:, :1])),)
+    rows = (Rows(torch.zeros(lanes, 1, dtype=torch.long, device=x.device), torch.ones_like(x[:, :1])),)
     which = rows if isinstance(instance.noise, FiniteSum) else ()
     with instance.uncounted():
         for query in sorted(QUERIES.values(), key=lambda query: query.order):  # a wrong value spoils its derivatives

@@ -92,7 +92,11 @@ def projection_of(project: Projection, x0: Tensor) -> Projection:
 def check_projection(project: Projection, x0: Tensor) -> None:
     """At the start and at some points around it: a projection keeps the shape, and does not move what it has moved."""
     x0 = x0.reshape(-1, x0.shape[-1])
-    noise = torch.randn(x0.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(x0)
+    noise = (
+        torch.randn(x0.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        .to(x0.dtype)
+        .to(x0.device)
+    )
     for scale in (0.0, 1.0, 100.0):
         x = x0 + scale * (1 + x0.abs()) * noise
         once = project(x)

@@ -35,7 +35,7 @@ def conjugate_gradient(
     """
     r = b if cold else b - A(v)
     q, s = r, dot(r, r)
-    least = torch.as_tensor(tol, dtype=b.dtype) ** 2
+    least = torch.as_tensor(tol, dtype=b.dtype, device=b.device) ** 2
     going = s > least
     for on in oracle.repeat(n):
         active = going if on is True else going & torch.as_tensor(on)

@@ -33,7 +33,7 @@ class Sample:
     noise: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def take(self, lanes: Tensor) -> Sample:
-        block = None if self.block is None else self.block.index_select(0, lanes)
+        block = None if self.block is None else self.block.index_select(0, lanes.to(self.block.device))
         return replace(self, size=take(self.size, lanes), rows=take(self.rows, lanes), block=block, noise={})
 
 
@@ -50,7 +50,7 @@ class Table:
 
     def replace(self, block: Tensor, new: Tensor) -> tuple[Tensor, Table]:
         """`new - old + mean` with the old mean, and the table with `new` in its place."""
-        lanes = torch.arange(new.shape[-2])
+        lanes = torch.arange(new.shape[-2], device=new.device)
         old = self.rows[block, lanes]
         rows = self.rows.clone()
         rows[block, lanes] = new
