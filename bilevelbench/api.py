@@ -55,10 +55,7 @@ Chosen = str | Algorithm | Problem
 #: Keywords that people know from elsewhere, and what says the same here.
 _ELSEWHERE = {
     "verbose": "progress=True shows a bar, and a callback is told of every step",
-    "max_iter": "it is steps= here",
-    "maxiter": "it is steps= here",
-    "iterations": "it is steps= here",
-    "epochs": "it is steps= here",
+    **dict.fromkeys(("max_iter", "maxiter", "iterations", "epochs"), "it is steps= here"),
     "tol": "it is target= here, a length of grad phi",
     "timeout": "it is seconds= here",
     "bounds": "project=bilevelbench.Box(low, high) keeps x between them",
@@ -189,8 +186,9 @@ def solve(
     not at all, and a Schedule where it says, whatever that takes. `progress=True` shows how far the run is, as does None
     where somebody watches. `callback(info)` is told of each step, and ends the run by returning True; Ctrl-C ends it with
     what there is. `project` confines x to a set: `Box`, `Simplex`, `Ball`, or a function that gives the nearest point for
-    an x in its own shape; `grad_phi` is then the length of x - P(x - grad phi). With an `outer_optimizer`, such as
-    torch.optim.Adam or a function that makes one of [x], it moves x by the hypergradients that the method estimates. x0 and y0 are moved to `device` and `dtype`.
+    an x in its own shape; `grad_phi` is then the length of x - P(x - grad phi). An `outer_optimizer`, torch.optim.Adam or a
+    function that makes one of [x], moves x by the hypergradients that the method estimates. x0 and y0 are moved to `device`
+    and `dtype`.
 
     What f, g or the method raises is raised; with `errors="return"` the Solution has the status `error` and the start. A
     run whose answer is the start, say because its budget covers no step, says so in `message`.
@@ -286,6 +284,9 @@ def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tenso
     message = row["message"]
     if torch.equal(x.reshape(-1), x0.reshape(-1)):
         message += "; the answer is the start: x is x0"
+    project = running.pack.instance.project
+    if project is not None and not torch.equal(project(x0.reshape(1, -1)), x0.reshape(1, -1)):
+        message += "; x0 is not in the set, and the run began where it is projected to"
     counts = {name: int(row.get(name, 0)) for name in COLUMNS | TOTALS}
     return Solution(
         x=x.reshape(x0.shape), y=y.reshape(y0.shape), phi=row.get(f"{which}phi", float("nan")),

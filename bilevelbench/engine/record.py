@@ -65,7 +65,7 @@ class Record:
         self.lanes, self.pack, self.progress, self.watch = lanes, pack, progress, watch
         self.schedule = lanes[0].trial.schedule
         self.result = PackResult()
-        self.noted = Noted(torch.zeros(pack.oracle.L, 1, dtype=torch.float64))
+        self.noted = Noted(torch.zeros(pack.oracle.L, 1, dtype=torch.float64, device="cpu"))
         self.last = self.answer = pack.instance.x0, pack.instance.y0  # of the lanes that ended last
         self._evaluator = self._evaluator_of(pack.instance)
         self._reservoir: Draws | None = None
