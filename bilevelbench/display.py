@@ -5,10 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
 
 #: Seconds between two lines where nobody watches.
 PAUSE = 10.0
@@ -25,8 +34,6 @@ def is_watched(console: Console) -> bool:
 @contextmanager
 def shown(what: str, total: float, progress: bool | None, counted: bool = False) -> Iterator[Tell]:
     """On stderr, if `progress` asks for it or, where it is None, if somebody watches."""
-    from rich.console import Console
-
     console = Console(stderr=True)
     if progress or (progress is None and is_watched(console)):
         with bar(console, what, total, counted) as tell:
@@ -41,17 +48,6 @@ def bar(console: Console, what: str, total: float, counted: bool = False) -> Ite
     if not is_watched(console):
         yield _Lines(console, what, total, counted)
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )  # fmt: skip
-    from rich.table import Column
-
     line = Column(no_wrap=True, overflow="ellipsis")
     columns = (
         TextColumn(what, markup=False), BarColumn(bar_width=20), MofNCompleteColumn() if counted else TaskProgressColumn(),
@@ -71,8 +67,6 @@ class _Lines:
         self._done = 0.0
 
     def __call__(self, done: float | None, now: str) -> None:
-        from rich.text import Text
-
         self._done = self._done if done is None else done
         at, is_over = time.monotonic(), self._done >= self._total
         if not is_over and at - self._said < PAUSE:

@@ -132,7 +132,8 @@ class Watch:
             return False
         x, y = self._shape(*(tensor.detach().clone() for tensor in point))
         try:
-            return self._callback(StepInfo(step, cost, seconds, phi, grad_phi, x, y)) is True
+            answer: Any = self._callback(StepInfo(step, cost, seconds, phi, grad_phi, x, y))
+            return getattr(answer, "item", lambda: answer)() is True  # numpy and torch have a True of their own
         except Exception as error:
             raise CallbackFailed from error
 

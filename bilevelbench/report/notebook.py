@@ -1,6 +1,7 @@
 """What `run`, `load` and `solve` give back, as a notebook shows it: tables, rankings and plots of one's own results.
 
 `results/` holds tables and knows nothing of reports; this is its class with the reports that people ask for by hand.
+matplotlib is imported when something is drawn: it takes longer than most of what `solve` is asked for.
 """
 
 from __future__ import annotations

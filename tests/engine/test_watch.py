@@ -106,7 +106,7 @@ def test_a_callback_sees_copies_and_ends_the_run_by_true_alone(clock):
     x, seen = torch.zeros(1, 2), []
 
     def callback(info):
-        info.x += 1
+        info.x.add_(1)
         seen.append(info)
         return len(seen) >= 2 or None
 
