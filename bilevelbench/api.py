@@ -182,13 +182,13 @@ def solve(
     at the start (marked so, and not counted), from which methods take their lower-level steps.
 
     `seconds` is for the whole call; a step that has begun is finished. `evaluate` says when the lower level is solved for phi:
-    "auto" spends at most a tenth of the time on it (or half a second, if that is more), "end" solves at the answer, "never"
-    not at all, and a Schedule where it says, whatever that takes. `progress=True` shows how far the run is, as does None
-    where somebody watches. `callback(info)` is told of each step, and ends the run by returning True; Ctrl-C ends it with
-    what there is. `project` confines x to a set: `Box`, `Simplex`, `Ball`, or a function that gives the nearest point for
-    an x in its own shape; `grad_phi` is then the length of x - P(x - grad phi). An `outer_optimizer`, torch.optim.Adam or a
-    function that makes one of [x], moves x by the hypergradients that the method estimates. x0 and y0 are moved to `device`
-    and `dtype`.
+    "auto" spends at most a tenth of the time on it, of short runs half a second on the way and half a second at the answer;
+    "end" solves at the answer, "never" not at all, and a Schedule where it says, whatever that takes. `progress=True` shows
+    how far the run is, as does None where somebody watches. `callback(info)` is told of each step, and ends the run by
+    returning True; Ctrl-C ends it with what there is. `project` confines x to a set: `Box`, `Simplex`, `Ball`, or a function
+    that gives the nearest point for an x in its own shape; `grad_phi` is then the length of x - P(x - grad phi). An
+    `outer_optimizer`, torch.optim.Adam or a function that makes one of [x], moves x by the hypergradients that the method
+    estimates. x0 and y0 are moved to `device` and `dtype`.
 
     What f, g or the method raises is raised; with `errors="return"` the Solution has the status `error` and the start. A
     run whose answer is the start, say because its budget covers no step, says so in `message`.
@@ -342,7 +342,7 @@ def _known(instance: Instance, given: Mapping[str, Constant | float], until: flo
     known = dict(given)
     if "L_g" not in known and "L_gy" not in known:
         smallest, largest = lower_curvatures(instance, until)
-        if not largest > 0:
+        if not max(largest, -smallest) > 0:
             raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
         instance.is_bent = smallest < -(torch.finfo(instance.y0.dtype).eps ** 0.5) * largest
         known["L_gy"] = estimated(max(largest, -smallest))

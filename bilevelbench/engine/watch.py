@@ -16,7 +16,8 @@ from torch import Tensor
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.plan.trial import Budget, Schedule
 
-#: `auto` spends at most this share of the time on solving for phi, or `FLOOR` seconds if that is more.
+#: `auto` spends at most this share of the time on solving for phi, or `FLOOR` seconds if that is more. The answer always has
+#: as many seconds: nobody minds them, and a machine that is busy for a moment does not take its phi away.
 SHARE, FLOOR = 0.1, 0.5
 
 _SPARE = 3.0  # times what the last evaluation took is left for the final one
@@ -94,7 +95,9 @@ class Watch:
         if self.pace != "auto":
             return end
         room = max(FLOOR, SHARE * self.elapsed) - self.spent
-        if not last:  # as much is left for the last one
+        if last:
+            room = max(room, FLOOR)
+        else:  # as much is left for the last one
             room /= 2
             if self._needed is not None and room < self._needed:
                 return 0.0

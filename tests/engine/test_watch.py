@@ -58,7 +58,7 @@ def test_auto_leaves_time_for_the_last_one(clock):
     clock.now += took
     watch.evaluated(took, solved=False)
     assert watch.until(last=False) == 0.0  # not again before there is twice the time
-    assert watch.until(last=True) == pytest.approx(clock.now + FLOOR / 2)
+    assert watch.until(last=True) == pytest.approx(clock.now + FLOOR)
 
 
 def test_other_paces(clock):
