@@ -22,9 +22,9 @@ os.environ["MKL_CBWR"] = f"{_branch if _branch in ('AVX2', 'AVX512', 'AVX512_E1'
 
 if TYPE_CHECKING:
     from bilevelbench import torch_hypergradient as torch_hypergradient
-    from bilevelbench.api import Solution as Solution
+    from bilevelbench.api import load as load
     from bilevelbench.api import run as run
-    from bilevelbench.api import solve as solve
+    from bilevelbench.engine.watch import StepInfo as StepInfo
     from bilevelbench.errors import BilevelbenchError as BilevelbenchError
     from bilevelbench.errors import InvalidInput as InvalidInput
     from bilevelbench.errors import MissingConstant as MissingConstant
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from bilevelbench.model.constants import bound as bound
     from bilevelbench.model.constants import estimated as estimated
     from bilevelbench.model.constants import exact as exact
+    from bilevelbench.model.constraints import Ball as Ball
+    from bilevelbench.model.constraints import Box as Box
+    from bilevelbench.model.constraints import Simplex as Simplex
     from bilevelbench.model.data_file import DataFile as DataFile
     from bilevelbench.model.instance import Instance as Instance
     from bilevelbench.model.instance import Reference as Reference
@@ -66,11 +69,16 @@ if TYPE_CHECKING:
     from bilevelbench.oracle.oracle import Oracle as Oracle
     from bilevelbench.oracle.sample import Sample as Sample
     from bilevelbench.oracle.sample import Table as Table
+    from bilevelbench.plan.trial import Schedule as Schedule
+    from bilevelbench.report.notebook import Results as Results
+    from bilevelbench.solving import Solution as Solution
+    from bilevelbench.solving import solve as solve
 
 _HOME = {
-    "Solution": "api",
+    "Solution": "solving",
+    "load": "api",
     "run": "api",
-    "solve": "api",
+    "solve": "solving",
     "Algorithm": "model.algorithm",
     "Distributed": "model.algorithm",
     "Claim": "model.claim",
@@ -79,6 +87,12 @@ _HOME = {
     "bound": "model.constants",
     "estimated": "model.constants",
     "exact": "model.constants",
+    "Ball": "model.constraints",
+    "Box": "model.constraints",
+    "Simplex": "model.constraints",
+    "StepInfo": "engine.watch",
+    "Schedule": "plan.trial",
+    "Results": "report.notebook",
     "DataFile": "model.data_file",
     "BilevelbenchError": "errors",
     "InvalidInput": "errors",

@@ -31,6 +31,9 @@ TimeLimit = Annotated[
     typer.Option("--seconds", help="Seconds that the steps of a trial may take; a worker that hangs is killed."),
 ]
 Targets = Annotated[list[float] | None, typer.Option("--target", help="Stop at this norm of grad phi; repeatable.")]
+NoPhi = Annotated[
+    bool, typer.Option("--no-phi", help="Do not solve the lower level for phi where it has no closed form.")
+]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float64 or float32.")]
 
 # Where trials run, for every command that runs any; together they are an `Execution`.
@@ -84,7 +87,7 @@ def _single(option: str, text: str) -> str:
 def override(plan: Suite, **options: Any) -> Suite:
     """Options that were given win over the suite, also over what it says of single problems. Any limit given replaces
     the whole budget."""
-    from bilevelbench.api import checked_budget
+    from bilevelbench.plan.trial import checked_budget
 
     update: dict[str, Any] = {}
     of_problems: dict[str, Any] = {}
@@ -109,4 +112,19 @@ def override(plan: Suite, **options: Any) -> Suite:
         update["dtype"] = options["dtype"]
     if of_problems and plan.problem != "all":
         update["problem"] = tuple(entry.model_copy(update=of_problems) for entry in plan.problem)
+    return plan.model_copy(update=update)
+
+
+def without_phi(plan: Suite, targets: list[float]) -> Suite:
+    """A plan that solves no lower level. Its own targets go, unless they are held against something else."""
+    if targets and plan.schedule.on is None:
+        raise InvalidInput(
+            f"--target {targets[0]:g} is held against |grad phi|, which --no-phi leaves out; drop one of them"
+        )
+    update: dict[str, Any] = {"schedule": plan.schedule.without_phi()}
+    if plan.schedule.on is None:
+        update["targets"] = ()
+        if plan.problem != "all":
+            update["problem"] = tuple(entry.model_copy(update={"targets": None}) for entry in plan.problem)
+        update["override"] = tuple(entry.model_copy(update={"targets": None}) for entry in plan.override)
     return plan.model_copy(update=update)

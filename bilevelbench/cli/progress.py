@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from bilevelbench.cli.console import say, terminal
+from bilevelbench.display import bar
 from bilevelbench.execute.executor import Done, Executor, OnDone
 from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
 from bilevelbench.report.analysis.failures import sentences
 from bilevelbench.report.analysis.ranking import ranking
-from bilevelbench.report.analysis.summary import ACCURACIES, RANKING, readable, readable_board, summary
+from bilevelbench.report.analysis.summary import ACCURACIES, MAPPED, RANKING, readable, readable_board, summary
 from bilevelbench.report.analysis.verdicts import Experiment, outcome, record
 from bilevelbench.report.contents import Report
 from bilevelbench.report.write import write_report
+from bilevelbench.results.reached import is_mapping
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import Store
 
-LINE = Column(no_wrap=True, overflow="ellipsis")
-#: Seconds between two lines where the output is not a terminal.
-_PAUSE = 10.0
 #: How many methods of the ranking and kinds of failures are shown at the end; the page has them all.
 _FIRST, _FAILURES = 5, 20
 
@@ -106,40 +103,15 @@ def _reporter(console: Console, total: int) -> Iterator[OnDone]:
             text += f"; best on {problem}: {best[problem][0]}, {best[problem][1]:.1e}"
         return text
 
-    if console.is_terminal:
-        columns = (
-            TextColumn("trials"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(),
-            TimeRemainingColumn(), TextColumn("{task.fields[now]}", markup=False, table_column=LINE),
-        )  # fmt: skip
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("", total=total, now="starting")
-
-            def live(done: Done) -> None:
-                bar.update(task, advance=done.trials, now=note(done))
-
-            yield live
-        return
-    began = told = time.monotonic()
     finished = 0
+    with bar(console, "trials", total, counted=True) as tell:
 
-    def plain(done: Done) -> None:
-        nonlocal finished, told
-        finished += done.trials
-        text, now = note(done), time.monotonic()
-        if finished < total and now - told < _PAUSE:
-            return
-        told = now
-        left = f", about {_span((now - began) * (total - finished) / finished)} left" if finished < total else ""
-        say(console, f"{finished}/{total} trials, {_span(now - began)}{left}: {text}")
+        def report(done: Done) -> None:
+            nonlocal finished
+            finished += done.trials
+            tell(finished, note(done))
 
-    yield plain
-
-
-def _span(seconds: float) -> str:
-    """Two digits of a time are enough for an estimate."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+        yield report
 
 
 def print_ranking(console: Console, results: Results) -> None:
@@ -188,6 +160,8 @@ def print_table(console: Console, results: Results) -> None:
             table.add_row(Text(_at_commas(method, room)), *(Text(value) for value in others))
         console.print(table)
         console.print()
+    if mapped := int(is_mapping(results.runs).sum()):
+        say(console, MAPPED.format(f"In {mapped} of {len(results.runs)} trials"))
 
 
 def _header(column: str) -> str:

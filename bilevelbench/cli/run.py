@@ -18,6 +18,7 @@ from bilevelbench.cli.options import (
     Jobs,
     Memory,
     Methods,
+    NoPhi,
     Problems,
     Scheduler,
     StepLimit,
@@ -25,6 +26,7 @@ from bilevelbench.cli.options import (
     TimeLimit,
     override,
     suites_of,
+    without_phi,
 )
 from bilevelbench.engine.agents.torchrun import under_torchrun
 from bilevelbench.errors import InvalidInput
@@ -45,6 +47,7 @@ def run(
     steps: StepLimit = None,
     seconds: TimeLimit = None,
     target: Targets = None,
+    no_phi: NoPhi = False,
     dtype: Dtype = None,
     jobs: Jobs = None,
     memory: Memory = None,
@@ -74,6 +77,8 @@ def run(
             override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
             for plan in suites_of(registry(), method or [], problem or [], all_, suite)
         ]
+        if no_phi:
+            plans = [without_phi(plan, target or []) for plan in plans]
         parts = [plan.trials(registry()) for plan in plans]
         trials = list({trial.id: trial for part in parts for trial in part}.values())
         if not trials:

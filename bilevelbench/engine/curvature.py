@@ -52,7 +52,7 @@ def smallest_eigenvalue(
 def _by_columns(instance: Instance, gradient: Gradient, x: Tensor, y: Tensor, h: float) -> Tensor:
     columns = []
     for i in range(instance.dx):
-        e = torch.zeros(instance.dx, dtype=x.dtype)
+        e = torch.zeros(instance.dx, dtype=x.dtype, device=x.device)
         e[i] = h
         columns.append((gradient(instance, x + e, y) - gradient(instance, x - e, y)) / (2 * h))
     hessian = torch.stack(columns, dim=-1)
@@ -63,9 +63,11 @@ def _by_lanczos(instance: Instance, gradient: Gradient, x: Tensor, y: Tensor, h:
     """Lane after lane, each padded like a pack of its own: its numbers do not depend on who else is looked at."""
     found = []
     for lane in range(len(x)):
-        index = torch.full((min(len(x), PAD),), lane)
+        index = torch.full((min(len(x), PAD),), lane, device=x.device)
         found.append(_lanczos(instance.take(index), gradient, x[index], y[index], h))
-    return tuple(torch.tensor(column, dtype=x.dtype).unsqueeze(-1) for column in zip(*found, strict=True))  # type: ignore[return-value]
+    return tuple(
+        torch.tensor(column, dtype=x.dtype, device=x.device).unsqueeze(-1) for column in zip(*found, strict=True)
+    )  # type: ignore[return-value]
 
 
 def _lanczos(instance: Instance, gradient: Gradient, x: Tensor, y: Tensor, h: float) -> tuple[float, float]:
@@ -73,9 +75,9 @@ def _lanczos(instance: Instance, gradient: Gradient, x: Tensor, y: Tensor, h: fl
         return float("nan"), float("nan")
 
     def times(v: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        u = torch.from_numpy(v.reshape(-1)).to(x.dtype)
+        u = torch.from_numpy(v.reshape(-1)).to(x.dtype).to(x.device)
         change = gradient(instance, x + h * u, y) - gradient(instance, x - h * u, y)
-        product: npt.NDArray[np.float64] = (change[0] / (2 * h)).double().numpy()
+        product: npt.NDArray[np.float64] = (change[0] / (2 * h)).cpu().double().numpy()
         return product
 
     d = instance.dx

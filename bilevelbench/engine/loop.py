@@ -12,9 +12,11 @@ import torch
 
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.engine.endings import Ending, Endings
-from bilevelbench.engine.record import Lane, PackResult, Progress, Record, failure_row
+from bilevelbench.engine.lane import Lane
+from bilevelbench.engine.record import PackResult, Progress, Record, failure_row
 from bilevelbench.engine.sanity import check_state, explain
 from bilevelbench.engine.setup import PreparedPack, SetupFailure, prepare
+from bilevelbench.engine.watch import Watch
 from bilevelbench.errors import BudgetExhausted, CountsDisagree
 from bilevelbench.model.lanes import take
 from bilevelbench.model.rounding import one_thread
@@ -49,12 +51,13 @@ def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
 
 
 class PackRun:
-    """One pack on its way."""
+    """One pack on its way. Someone who waits for it has a `watch`, and a pack of one trial."""
 
-    def __init__(self, trials: Sequence[Trial], pack: PreparedPack) -> None:
-        lanes = [Lane(trial, method.given()) for trial, method in zip(trials, pack.methods, strict=True)]
-        self.pack, self.progress = pack, Progress()
-        self.record = Record(lanes, pack, self.progress)
+    def __init__(self, trials: Sequence[Trial], pack: PreparedPack, watch: Watch | None = None) -> None:
+        bent = 0 if pack.instance.is_bent else None
+        lanes = [Lane(t, method.given(), bent_step=bent) for t, method in zip(trials, pack.methods, strict=True)]
+        self.pack, self.progress, self.watch = pack, Progress(), watch
+        self.record = Record(lanes, pack, self.progress, watch)
         self.state: Any = None
         self.error: Exception | None = None  # what ended a pack of one trial
         self._endings = Endings(self.record)
@@ -75,6 +78,10 @@ class PackRun:
             where = f"in step {self.progress.step + 1}" if self._began else "in `init`"
             told = f"{where}: {explain(error, type(self.pack.algorithm))}"
             self._finish({0: (status, told)}, self.state, evaluate=False)
+        except KeyboardInterrupt:
+            if self.watch is None:
+                raise
+            self._interrupt(self.watch)
         finally:
             if self.pack.oracle.network is not None:
                 self.pack.oracle.network.end()
@@ -95,8 +102,10 @@ class PackRun:
         if ghosts := self._ghosts():
             self._finish(self._endings.refused(ghosts), None)
             self._leave(ghosts)
+        first = record.lanes[:1]
         self._look(self._everyone)
         self._end(self._endings.done())
+        self._tell(*first)
         while record.lanes:
             before, noted = self.state, record.noted
             record.note(before)
@@ -113,6 +122,31 @@ class PackRun:
             if ghosts:
                 self._leave(ghosts)
             self._check()
+            self._tell(*first)
+
+    def _tell(self, *lanes: Lane) -> None:
+        """Whoever waits hears of the step, also of the last one, and the clock is looked at."""
+        if self.watch is None or not lanes:
+            return
+        watch, step, (lane,) = self.watch, self.progress.step, lanes
+        is_known = lane.seen_step == step and lane.solved and lane.bent_step is None
+        phi, grad_phi = (lane.last(name) if is_known else None for name in ("phi", "grad_phi"))
+        cost, point = self.pack.oracle.meter.most(), self.pack.algorithm.point(self.state)
+        if watch.stepped(step, cost, phi, grad_phi, point):
+            watch.is_interrupted = True
+            self._end(
+                dict.fromkeys(self._everyone, (Status.INTERRUPTED, f"the callback ended the run after {step} steps"))
+            )
+        elif watch.is_over(self.progress.seconds / max(step, 1)):
+            said = f"ran for {watch.elapsed:.3g} of {watch.seconds:g} seconds, and made {step} steps"
+            self._end(dict.fromkeys(self._everyone, (Status.TIMEOUT, said)))
+
+    def _interrupt(self, watch: Watch) -> None:
+        """Ctrl-C: what there is, without a solve for phi."""
+        watch.is_interrupted = True
+        if self.record.lanes:
+            told = f"interrupted by Ctrl-C after {self.progress.step} steps"
+            self._finish({0: (Status.INTERRUPTED, told)}, self.state, solve=False)
 
     @property
     def _everyone(self) -> range:
@@ -174,11 +208,11 @@ class PackRun:
             self._finish(over, self.state)
             self._leave(over)
 
-    def _finish(self, over: dict[int, Ending], state: Any, evaluate: bool = True) -> None:
+    def _finish(self, over: dict[int, Ending], state: Any, evaluate: bool = True, solve: bool = True) -> None:
         """Write the rows of these lanes."""
         ends: list[dict[str, Any]] = [{} for _ in over]
         if evaluate and state is not None:
-            ends = self.record.end_values(list(over), state)
+            ends = self.record.end_values(list(over), state, solve)
             over = self._endings.judged(over, state)
         self.record.write(over, ends)
 

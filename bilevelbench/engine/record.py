@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,136 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilevelbench.engine.evaluator import Evaluator
+from bilevelbench.engine.evaluator import NOT_CONVEX, Evaluation, Evaluator
+from bilevelbench.engine.lane import OF_PHI, Block, Curve, Lane
 from bilevelbench.engine.setup import PreparedPack
-from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.engine.watch import Watch
 from bilevelbench.model.instance import Instance
-from bilevelbench.model.lanes import keep, norm, take
+from bilevelbench.model.lanes import keep, take
 from bilevelbench.model.noise import Exact
 from bilevelbench.oracle.draws import Draws
 from bilevelbench.plan.trial import Trial
 from bilevelbench.processes import peak_memory
-from bilevelbench.results.reached import certified, not_above
 from bilevelbench.results.status import Status
 
-#: Some trials at one step, by column: a list each, of equal length.
-Block = dict[str, list[Any]]
-
-#: Columns that say how stationary phi is, and whether the error bound of grad phi is still to be added.
-_OF_PHI = {"grad_phi": True, "mean_grad_phi": True, "second_order_eps": False}
-
-
-class Curve:
-    """What was seen of trials, by column: a dictionary for each row would cost more than many a step."""
-
-    def __init__(self) -> None:
-        self.columns: Block = {}
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values()), ()))
-
-    def extend(self, more: Block) -> None:
-        """Add rows; None where they lack a column."""
-        before, after = len(self), len(next(iter(more.values()), ()))
-        for name in dict.fromkeys((*self.columns, *more)):
-            self.columns.setdefault(name, [None] * before).extend(more.get(name) or [None] * after)
-
-    def sort(self, place: Mapping[str, int]) -> None:
-        """Trials by their place; the rows of each keep their order."""
-        ids = self.columns.get("trial_id", ())
-        order = sorted(range(len(self)), key=[place[i] for i in ids].__getitem__)
-        self.columns = {name: [column[i] for i in order] for name, column in self.columns.items()}
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)]
-
-
-@dataclass
-class Lane:
-    """What the runner knows of a trial beside the tensors."""
-
-    trial: Trial
-    params: dict[str, Any]  # of the method, after defaults were resolved
-    due: float = 0.0  # cost at which it is looked at next
-    start: float | None = None  # phi where it was looked at first
-    best_grad_phi: float = math.inf  # where phi is not above its start
-    reached: int = 0  # how many of its targets
-    seen_step: int = -1
-    seen: tuple[Block, int] = field(default_factory=lambda: ({}, 0))  # the last evaluation, and its place there
-
-    def look(self, block: Block, n: int) -> None:
-        """Take its evaluation and set the next one: where the cost passes the next power of the schedule's ratio."""
-        self.seen = block, n
-        self.seen_step = block["step"][n]
-        ratio = self.trial.schedule.ratio
-        cost = max(block["cost"][n], 1.0)
-        power = math.floor(math.log(cost) / math.log(ratio) + 1e-9) + 1
-        self.due = ratio**power
-        grad_phi = block["grad_phi"][n]
-        self.start = block["phi"][n] if self.start is None else self.start
-        if not math.isnan(grad_phi) and self.is_downhill:
-            self.best_grad_phi = min(self.best_grad_phi, grad_phi)
-        if self.trial.targets:
-            self._reach()
-
-    def last(self, name: str) -> Any:
-        """What the last evaluation saw."""
-        block, n = self.seen
-        return block[name][n]
-
-    def _reach(self) -> None:
-        column = self.trial.schedule.target_column
-        if column not in self.seen[0]:
-            near = suggestion(column, self.seen[0])
-            raise InvalidInput(f"a target is held against the curve's column {column!r}{near}")
-        if column in _OF_PHI and not self.is_downhill:
-            return
-        accuracy = certified(self.last(column), self.last("grad_phi_error") if _OF_PHI.get(column) else 0.0)
-        targets = sorted(self.trial.targets, reverse=True)
-        while self.reached < len(targets) and accuracy <= targets[self.reached]:
-            self.reached += 1
-
-    @property
-    def is_downhill(self) -> bool:
-        """Where phi is not above its start."""
-        return bool(not_above(self.last("phi"), self.start))
-
-    @property
-    def doubt(self) -> str:
-        """Why a target could not be met, whatever the method did."""
-        if (
-            self.trial.targets
-            and _OF_PHI.get(self.trial.schedule.target_column)
-            and math.isnan(self.last("grad_phi_error"))
-        ):
-            return "; no target can be certified here: the problem does not bound the error of grad phi"
-        return ""
-
-    @property
-    def has_reached_all(self) -> bool:
-        return 0 < len(self.trial.targets) == self.reached
-
-    def run_row(self, status: Status, message: str, **columns: Any) -> dict[str, Any]:
-        """The trial's row in `runs`."""
-        trial = self.trial
-        return {
-            "trial_id": trial.id,
-            "algorithm": trial.algorithm.name,
-            "algorithm_params": json.dumps(self.params, sort_keys=True),
-            "problem": trial.problem.name,
-            "problem_params": json.dumps(trial.problem.params, sort_keys=True),
-            "seed": trial.seed,
-            "status": status.value,
-            "message": message,
-            "dtype": trial.dtype,
-            "label": trial.label,
-            "plugin": trial.plugin,
-            "plugin_version": trial.plugin_version,
-            "problem_plugin": trial.problem_plugin,
-            "problem_plugin_version": trial.problem_plugin_version,
-            "best_grad_phi": math.nan if status.failed or math.isinf(self.best_grad_phi) else self.best_grad_phi,
-            **columns,
-        }
+#: What is not claimed where the lower level is not convex.
+_CLAIMED = ("phi", "grad_phi", "grad_phi_error", *OF_PHI)
 
 
 @dataclass
@@ -178,11 +62,11 @@ class Noted:
 class Record:
     """What is seen of a pack, and the rows that it becomes."""
 
-    def __init__(self, lanes: list[Lane], pack: PreparedPack, progress: Progress) -> None:
-        self.lanes, self.pack, self.progress = lanes, pack, progress
+    def __init__(self, lanes: list[Lane], pack: PreparedPack, progress: Progress, watch: Watch | None = None) -> None:
+        self.lanes, self.pack, self.progress, self.watch = lanes, pack, progress, watch
         self.schedule = lanes[0].trial.schedule
         self.result = PackResult()
-        self.noted = Noted(torch.zeros(pack.oracle.L, 1, dtype=torch.float64))
+        self.noted = Noted(torch.zeros(pack.oracle.L, 1, dtype=torch.float64, device="cpu"))
         self.last = self.answer = pack.instance.x0, pack.instance.y0  # of the lanes that ended last
         self._evaluator = self._evaluator_of(pack.instance)
         self._reservoir: Draws | None = None
@@ -190,10 +74,13 @@ class Record:
     def look(self, which: Sequence[int], state: Any) -> None:
         """Evaluate these lanes at their present point and write down what is seen."""
         x, y = self.pack.algorithm.point(state)
-        block = self._seen(which, x, y, state)
+        self._look(which, x, y, state, self._until(last=False))
+
+    def _look(self, which: Sequence[int], x: Tensor, y: Tensor, state: Any, until: float) -> None:
+        block, solved = self._seen(which, x, y, state, until)
         self.result.curve.extend({"trial_id": [self.lanes[i].trial.id for i in which], **block})
         for n, i in enumerate(which):
-            self.lanes[i].look(block, n)
+            self.lanes[i].look(block, n, solved)
 
     def note(self, state: Any) -> None:
         """The point before a step: for the mean over points, and for an answer drawn uniformly among them."""
@@ -203,7 +90,7 @@ class Record:
         grad_sum, kept = self.noted.grad_sum, self.noted.kept
         x, y = self.pack.algorithm.point(state)
         if self.schedule.mean:
-            grad_sum = grad_sum + norm(self._evaluator.grad_phi(x, y)).double()
+            grad_sum = grad_sum + self._evaluator.stationarity(x, y).cpu().double()
         if drawn:
             if self._reservoir is None:
                 self._reservoir = Draws(self.pack.oracle.seeds)
@@ -230,14 +117,22 @@ class Record:
         self.noted = take(self.noted, index)
         self._reservoir = None
 
-    def end_values(self, which: Sequence[int], state: Any) -> list[dict[str, Any]]:
+    def end_values(self, which: Sequence[int], state: Any, solve: bool = True) -> list[dict[str, Any]]:
         """The last columns of these lanes' rows: what is seen at their answers, and at their last points."""
-        x, y = self.pack.algorithm.point(state)
-        if unseen := [i for i in which if self.lanes[i].seen_step != self.progress.step]:
-            self.look(unseen, state)
-        self.last = x, y
+        x, y = self.last = self.pack.algorithm.point(state)
         answer_x, answer_y = self.answer = self._answer(state, x, y)
-        answers = self._seen(which, answer_x, answer_y, state) if answer_x is not x else None
+        elsewhere = answer_x is not x
+        if unseen := [i for i in which if self.lanes[i].seen_step != self.progress.step]:
+            # On a clock the answer goes first; the last point is solved for if a target is to be met there.
+            both = self.watch is None or not elsewhere or bool(self.lanes[unseen[0]].trial.targets)
+            self._look(unseen, x, y, state, self._until(last=True) if solve and both else 0.0)
+        elif self.watch is not None and solve and not elsewhere:
+            self._look_again(x, y, state)
+        answers: Block | None = None
+        if elsewhere:
+            answers, solved = self._seen(which, answer_x, answer_y, state, self._until(last=True) if solve else 0.0)
+            for i in which:
+                self.lanes[i].solved = solved
         out = []
         for n, i in enumerate(which):
             lane = self.lanes[i]
@@ -245,6 +140,16 @@ class Record:
             final = {name: block[name][place] for name in ("phi", "grad_phi", "grad_phi_error", "g_y")}
             out.append({**final, "last_phi": lane.last("phi"), "last_grad_phi": lane.last("grad_phi")})
         return out
+
+    def _look_again(self, x: Tensor, y: Tensor, state: Any) -> None:
+        """The answer of a trial on a clock was seen, but not solved for."""
+        lane, until = self.lanes[0], self._until(last=True)
+        if not lane.solved and lane.bent_step is None and until > 0:
+            self.result.curve.drop_last()
+            self._look([0], x, y, state, until)
+
+    def _until(self, last: bool) -> float:
+        return math.inf if self.watch is None else self.watch.until(last)
 
     def write(self, endings: Mapping[int, tuple[Status, str]], ends: Sequence[Mapping[str, Any]]) -> None:
         """The rows of lanes that end, with a status and a sentence each."""
@@ -255,15 +160,32 @@ class Record:
             "seconds": progress.seconds,
             "pack_lanes": progress.width / progress.step if progress.step else float(len(self.lanes)),
             "peak_memory": peak_memory(),
-            "certificate": self._evaluator.certificate,
         }
         for end, (i, (status, message)) in zip(ends, endings.items(), strict=True):
-            message = "; ".join((message, *meter.remarks(i)))
+            message = "; ".join((message, *meter.remarks(i), *self._doubts(i)))
             counts = {name: float(column[i]) for name, column in columns.items()}
-            self.result.runs.append(self.lanes[i].run_row(status, message, **shared, **counts, **end))
+            row = self.lanes[i].run_row(status, message, certificate=self._certificate(i), **shared, **counts, **end)
+            self.result.runs.append(row)
 
-    def _seen(self, which: Sequence[int], x: Tensor, y: Tensor, state: Any) -> Block:
-        seen, extras = self._evaluate(which, x, y, self.pack.algorithm.extras(state))
+    def _certificate(self, i: int) -> str:
+        if self.lanes[i].bent_step is not None:
+            return NOT_CONVEX
+        return self._evaluator.certificate if self.lanes[i].solved else "none"
+
+    def _doubts(self, i: int) -> Iterator[str]:
+        """Why a row has no phi."""
+        lane = self.lanes[i]
+        if lane.bent_step is not None:
+            yield (
+                f"g has negative curvature in y (seen at step {lane.bent_step}): the lower level is not strongly convex, "
+                "so phi is not claimed"
+            )
+        elif self.watch is not None and not lane.solved:
+            yield self.watch.why_unsolved()
+
+    def _seen(self, which: Sequence[int], x: Tensor, y: Tensor, state: Any, until: float) -> tuple[Block, bool]:
+        """What there is to see there, and whether phi was solved for."""
+        seen, extras = self._evaluate(which, x, y, self.pack.algorithm.extras(state), until)
         meter, step = self.pack.oracle.meter, self.progress.step
         counts = meter.columns()
         lists: Block = {
@@ -280,17 +202,38 @@ class Record:
         if self.schedule.mean:
             sums = self.noted.grad_sum.reshape(-1).tolist()
             lists["mean_grad_phi"] = [sums[i] / step if step else math.inf for i in which]
-        return {"step": [step] * len(which), "seconds": [self.progress.seconds] * len(which), **lists}
+        self._claim(which, seen, lists)
+        return {"step": [step] * len(which), "seconds": [self.progress.seconds] * len(which), **lists}, seen.solved
 
-    def _evaluate(self, which: Sequence[int], x: Tensor, y: Tensor, extras: dict[str, Tensor]) -> Any:
-        if len(which) == len(self.lanes):
-            return self._evaluator(x, y), extras
-        some, index = self.pack.some(which)
-        evaluator = self._evaluator if some is self.pack.instance else self._evaluator_of(some)
-        return evaluator(take(x, index), take(y, index)), {k: take(v, index) for k, v in extras.items()}
+    def _claim(self, which: Sequence[int], seen: Evaluation, lists: Block) -> None:
+        """Nothing that needs y*(x), from the first point on that shows a lower level which is not convex."""
+        for n, i in enumerate(which):
+            lane = self.lanes[i]
+            if lane.bent_step is None and seen.bent[n].item():
+                lane.bent_step = self.progress.step
+            if lane.bent_step is not None:
+                for name in lists.keys() & set(_CLAIMED):
+                    lists[name][n] = math.nan
+
+    def _evaluate(
+        self, which: Sequence[int], x: Tensor, y: Tensor, extras: dict[str, Tensor], until: float
+    ) -> tuple[Evaluation, dict[str, Tensor]]:
+        evaluator = self._evaluator
+        if len(which) < len(self.lanes):
+            some, index = self.pack.some(which)
+            evaluator = evaluator if some is self.pack.instance else self._evaluator_of(some)
+            x, y, extras = take(x, index), take(y, index), {k: take(v, index) for k, v in extras.items()}
+        solve = until > 0 and any(self.lanes[i].bent_step is None for i in which)
+        if self.watch is None or not solve:
+            return evaluator(x, y, solve), extras
+        self.watch.tell(None, "solving the lower level for phi")
+        began = time.perf_counter()
+        seen = evaluator(x, y, True, until)
+        self.watch.evaluated(time.perf_counter() - began, seen.solved)
+        return seen, extras
 
     def _evaluator_of(self, instance: Instance) -> Evaluator:
-        return Evaluator(instance, self.schedule.second_order, self.schedule.phi)
+        return Evaluator(instance, self.schedule.second_order, self.schedule.phi, clocked=self.watch is not None)
 
     def _answer(self, state: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         algorithm = self.pack.algorithm

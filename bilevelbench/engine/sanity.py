@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bilevelbench.errors import BilevelbenchError, InvalidInput, MethodError, MissingConstant, faults
 from bilevelbench.model.constants import Constants
+from bilevelbench.model.constraints import check_projection
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.lanes import take
 from bilevelbench.model.noise import FiniteSum, Rows
@@ -43,10 +44,12 @@ def check_instance(instance: Instance) -> None:
             raise InvalidInput(f"{name} has to be a tensor of shape (d,), or (L, d) for stacked data")
         if start.dtype != instance.x0.dtype:
             raise InvalidInput(f"{name} is {start.dtype} and x0 {instance.x0.dtype}; make both in the default dtype")
+    if instance.project is not None:
+        check_projection(instance.project, instance.x0)
     stacked = max(instance.x0.reshape(-1, instance.dx).shape[0], instance.y0.reshape(-1, instance.dy).shape[0])
     lanes = stacked if stacked > 1 else 3
     x, y = instance.x0.expand(lanes, instance.dx), instance.y0.expand(lanes, instance.dy)
-    rows = (Rows(torch.zeros(lanes, 1, dtype=torch.long), torch.ones_like(x[:, :1])),)
+    rows = (Rows(torch.zeros(lanes, 1, dtype=torch.long, device=x.device), torch.ones_like(x[:, :1])),)
     which = rows if isinstance(instance.noise, FiniteSum) else ()
     with instance.uncounted():
         for query in sorted(QUERIES.values(), key=lambda query: query.order):  # a wrong value spoils its derivatives

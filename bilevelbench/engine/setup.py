@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from torch import Tensor
 from bilevelbench.discovery.entry import Entry, make
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.engine.agents.leader import join
+from bilevelbench.engine.outer import OuterOptimizer
 from bilevelbench.engine.sanity import check_instance, check_targets, explain
 from bilevelbench.errors import CountsDisagree, InvalidInput
 from bilevelbench.model.agents import Part
@@ -46,12 +48,13 @@ class PreparedPack:
         *,
         wide: bool = False,
         part: Part | None = None,
+        outer: OuterOptimizer | None = None,
     ) -> None:
         """`methods` are resolved; a `wide` pack is padded, so that a lane has the bits that it has in every other one."""
-        self.instance, self.methods, self.wide = instance, list(methods), wide
+        self.instance, self.methods, self.wide, self.outer = instance, list(methods), wide, outer
         order = self._widen(range(len(methods)))
         budgets = budgets or [math.inf] * len(methods)
-        self.algorithm = pack_algorithm([methods[i] for i in order], instance.x0.dtype)
+        self.algorithm = pack_algorithm([methods[i] for i in order], instance.x0.dtype, instance.x0.device)
         self.oracle = Oracle(
             instance,
             self.algorithm.uses,
@@ -65,7 +68,8 @@ class PreparedPack:
     def start(self) -> tuple[Tensor, Tensor]:
         """x0 and y0 in every lane, for the method to change."""
         instance, lanes = self.instance, self.oracle.L
-        return instance.x0.expand(lanes, instance.dx).clone(), instance.y0.expand(lanes, instance.dy).clone()
+        x0 = instance.x0 if instance.project is None else instance.project(instance.x0.reshape(-1, instance.dx))
+        return x0.expand(lanes, instance.dx).clone(), instance.y0.expand(lanes, instance.dy).clone()
 
     @torch.no_grad()
     def init(self, x0: Tensor | None = None, y0: Tensor | None = None) -> Any:
@@ -79,7 +83,11 @@ class PreparedPack:
     def step(self, number: int, state: Any) -> Any:
         """Step `number`, counted from one."""
         self.oracle.begin_step(number)
-        return self.algorithm.step(state, self.oracle)
+        new = self.algorithm.step(state, self.oracle)
+        if self.outer is not None:
+            new = self.algorithm.moved(new, functools.partial(self.outer, state.x))
+        project = self.instance.project
+        return new if project is None else self.algorithm.moved(new, project)
 
     def check_counts(self) -> None:
         """What the oracle has charged is what the instance was asked."""
@@ -142,7 +150,7 @@ def _pad(wide: bool) -> int:
     return PAD if wide else 1
 
 
-def pack_algorithm(methods: Sequence[A], dtype: torch.dtype) -> A:
+def pack_algorithm(methods: Sequence[A], dtype: torch.dtype, device: torch.device | None = None) -> A:
     """One object for all lanes: swept fields become (L, 1) tensors. Made without validation, from validated methods."""
     first, cls = methods[0], type(methods[0])
     values: dict[str, Any] = {}
@@ -150,7 +158,8 @@ def pack_algorithm(methods: Sequence[A], dtype: torch.dtype) -> A:
         column = [getattr(method, name) for method in methods]
         if name in cls.per_lane() and None not in column:
             whole = all(isinstance(value, int) for value in column) and not _is_float(cls, name)
-            values[name] = torch.tensor(column, dtype=torch.int64 if whole else dtype).reshape(-1, 1)
+            kind = torch.int64 if whole else dtype
+            values[name] = torch.tensor(column, dtype=kind, device=device).reshape(-1, 1)
         elif any(value != column[0] for value in column):
             raise InvalidInput(f"{cls.name}: {name} differs between the lanes of a pack: {column}")
         else:

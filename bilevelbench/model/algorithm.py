@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 import typing
@@ -87,6 +88,10 @@ class Algorithm(BaseModel):
     def point(self, state: Any) -> tuple[Tensor, Tensor]:
         """Where the evaluator looks after a step."""
         return state.x, state.y
+
+    def moved(self, state: Any, move: Callable[[Tensor], Tensor]) -> Any:
+        """The state with its upper iterates moved, as the projection onto a constraint moves them after each step."""
+        return dataclasses.replace(state, x=move(state.x))
 
     def answer(self, state: Any) -> tuple[Tensor, Tensor]:
         """The final answer, asked only if `reports == "own"`; NaN in a lane that has none yet: `point` serves there."""

@@ -92,11 +92,11 @@ class Constants(Mapping[str, float]):
             return _FORMULAS[name](self)
         raise MissingConstant(name, self.problem)
 
-    def of_lanes(self, name: str, dtype: torch.dtype) -> float | Tensor:
-        """The value, as (L, 1) where lanes have data sets of their own."""
+    def of_lanes(self, name: str, like: Tensor) -> float | Tensor:
+        """The value, as (L, 1) where lanes have data sets of their own, beside this tensor."""
         given = self.given.get(name)
         if given is not None and isinstance(given.value, tuple) and not self._lacks_mu(name):
-            return torch.tensor(given.value, dtype=dtype).reshape(-1, 1)
+            return torch.tensor(given.value, dtype=like.dtype, device=like.device).reshape(-1, 1)
         return self[name]
 
     def _lacks_mu(self, name: str) -> bool:

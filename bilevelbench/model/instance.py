@@ -13,6 +13,7 @@ from torch import Tensor
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.agents import Agents
 from bilevelbench.model.constants import Constant, Constants, exact
+from bilevelbench.model.constraints import Projection
 from bilevelbench.model.derivatives import derive
 from bilevelbench.model.noise import Exact, Noise, levels, sizes
 from bilevelbench.model.queries import QUERIES, ROW
@@ -42,6 +43,7 @@ class Instance:
     A problem that does not say where that is has it at `FAR` (1 + |x0|), with the largest coordinate of its start.
     `mu_at(x)`, `(*P, L, dx) -> (*P, L, 1)`, is the strong convexity of g(x, .) at this x, where it depends on x: with it,
     or with a constant mu, the evaluator can say how far off a hypergradient is that it had to solve for.
+    `project(x)` confines x to a set: `Box`, `Simplex`, `Ball`, or a function of (L, dx) that returns the nearest points.
     Its functions count their own passes: a second count, which has to agree with the oracle's meter.
     """
 
@@ -60,6 +62,7 @@ class Instance:
         agents: Agents | None = None,
         x_limit: float | None = None,
         mu_at: Callable[[Tensor], Tensor] | None = None,
+        project: Projection | None = None,
         **derivatives: Callable[..., Any],
     ) -> None:
         for name in derivatives:
@@ -72,7 +75,9 @@ class Instance:
         self.constants = Constants({**of_noise, **given})
         self.noise, self.reference, self.points = noise, reference, points
         self.metrics = dict(metrics or {})
-        self.agents, self.mu_at, self.is_flat_beyond = agents, mu_at, x_limit is not None
+        self.agents, self.mu_at, self.project = agents, mu_at, project
+        self.is_flat_beyond = x_limit is not None
+        self.is_bent = False  # g was seen to have negative curvature in y: there is no phi to claim
         usual = FAR * (1 + self.x0.abs().amax(-1, keepdim=True))  # of each lane, if the starts differ
         self.x_limit = usual if x_limit is None else torch.full_like(usual, x_limit)
         self.analytic = frozenset(derivatives)

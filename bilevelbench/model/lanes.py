@@ -46,7 +46,7 @@ def keep(on: Tensor | bool, new: Tensor, old: Tensor) -> Tensor:
     """`new` in the lanes that are on, `old` in the others, which were not charged and hold NaN in `new`."""
     if on is True:
         return new
-    return torch.where(torch.as_tensor(on), new, old)
+    return torch.where(torch.as_tensor(on, device=new.device), new, old)
 
 
 def over_points(values: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def take(value: Any, lanes: Tensor) -> Any:
                 f"a tensor of shape {tuple(value.shape)} has no lane axis; keep it as (L, 1), or as a Python number if it "
                 "is the same for all lanes"
             )
-        return value if value.dim() == 0 else value.index_select(-2, lanes)
+        return value if value.dim() == 0 else value.index_select(-2, lanes.to(value.device))
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if hasattr(value, "take") and not isinstance(

@@ -48,7 +48,7 @@ def conjugate_gradient(
     """
     r = b if cold else b - A(v)
     q, s = r, dot(r, r)
-    least = torch.as_tensor(tol, dtype=b.dtype) ** 2
+    least = torch.as_tensor(tol, dtype=b.dtype, device=b.device) ** 2
     going = s > least
     for on in oracle.until(n, going):
         active = going.clone() if on is True else torch.as_tensor(on)

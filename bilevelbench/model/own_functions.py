@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,16 +13,16 @@ from torch import Tensor, nn
 from bilevelbench.errors import InvalidInput
 from bilevelbench.model.constants import Constant, Constants, estimated
 from bilevelbench.model.instance import Instance
+from bilevelbench.model.lower_curvature import lower_curvatures
 from bilevelbench.model.noise import Exact, FiniteSum, Noise, Rows
 from bilevelbench.model.one_lane import OneLane
 from bilevelbench.model.own_checks import check_modules, check_start
 from bilevelbench.model.own_data import OwnData
-from bilevelbench.model.pytrees import Call, Function, Variables, check_alike
+from bilevelbench.model.pytrees import Call, Function, Variables, check_alike, placed_tree
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.model.vmapped import OverLanes
 
 M = TypeVar("M", bound=nn.Module)
-_POWER_ITERATIONS = 30
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,12 @@ def own_problem(
     metrics: Mapping[str, Function] | None = None,
     mu_at: Function | None = None,
     x_limit: float | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    until: float = math.inf,
 ) -> OwnProblem:
+    """Where variables and data are to be moved, and when the clock says that an estimate has taken long enough."""
+    x0, y0, data_f, data_g = (placed_tree(tree, device, dtype) for tree in (x0, y0, data_f, data_g))
     x, y = Variables("x0", x0), Variables("y0", y0)
     check_alike(*x.first, *y.first)
     check_modules(x, y)
@@ -86,7 +92,7 @@ def own_problem(
     )  # fmt: skip
     known = {**instance.constants.given, **(constants or {})}
     if "L_g" not in known and "L_gy" not in known:
-        known["L_gy"] = estimated(_top_curvature(instance))
+        known["L_gy"] = estimated(_steepest(instance, until))
     instance.constants = Constants(known, "your functions")
     batches = [level.data.batch for level in (lower, upper) if level.data is not None]
     return OwnProblem(instance, x, y, next((batch for batch in batches if batch), None))
@@ -136,16 +142,11 @@ def _over_lanes(level: OneLane) -> Function:
     return on_rows
 
 
-def _top_curvature(instance: Instance) -> float:
-    """The largest eigenvalue of the lower Hessian at the start, by power iteration."""
-    x, y = instance.x0[None], instance.y0[None]
-    v = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(y)
-    size = 0.0
-    with instance.uncounted():
-        for _ in range(_POWER_ITERATIONS):
-            v = v / v.norm()
-            v = instance.hvp_g_yy(x, y, v)
-            size = float(v.norm())
-            if not size > 0:
-                raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
-    return size
+def _steepest(instance: Instance, until: float) -> float:
+    """The largest curvature of g in y at the start; whether there is a negative one is noted."""
+    smallest, largest = lower_curvatures(instance, until)
+    steepest = max(largest, -smallest)
+    if not steepest > 0:
+        raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
+    instance.is_bent = smallest < -(torch.finfo(instance.y0.dtype).eps ** 0.5) * largest
+    return steepest

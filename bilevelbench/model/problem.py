@@ -30,6 +30,7 @@ class Problem(BaseModel):
     data_sets: ClassVar[Sequence[int]] = range(1 << 31)  # data seeds, in the order in which suites take them
     known_exceptions: ClassVar[Mapping[str, KnownFailure]] = {}  # checks of the conformance kit that it fails, and why
     checked_with: ClassVar[Mapping[str, Any]] = {}  # parameters for that kit, where the usual ones would take it hours
+    solves_phi: ClassVar[bool] = True  # False: the lower level is not solved, as it is not convex or takes too long
     data_files: ClassVar[tuple[DataFile, ...]] = ()  # what it reads; `bilevelbench data` fetches and checks them
 
     data_seed: NonNegativeInt = 0

@@ -7,6 +7,7 @@ replaced for the time of the call (`torch.func.functional_call`), so that `model
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map, tree_unflatten
 
 from bilevelbench.errors import InvalidInput
+from bilevelbench.model.torch_state import placed
 
 _DTYPES = (torch.float32, torch.float64)
 
@@ -120,6 +122,23 @@ class Variables:
                 values.append(pieces[0][1])
         return tree_unflatten(values, self._spec), swaps
 
+    def given(self, vector: Tensor) -> Any:
+        """In its owner's shape, for a function that is not differentiated."""
+        if self.modules:
+            raise InvalidInput(
+                f"{self.name} holds a module, and a function of your own would see its old parameters; confine it with "
+                "bilevelbench.Box(low, high), Simplex(total) or Ball(radius)"
+            )
+        return self.bound(vector)[0]
+
+    def vector(self, tree: Any) -> Any:
+        """The tensors of a tree like the start as one vector; what is not like it, as it is."""
+        found, spec = tree_flatten(tree)
+        shapes = [value.shape if isinstance(value, Tensor) else None for value in found]
+        return (
+            torch.cat([value.reshape(-1) for value in found]) if (spec, shapes) == (self._spec, self._shapes) else tree
+        )
+
     def answer(self, vector: Tensor) -> Any:
         """Tensors where there were tensors; for a module a state dict, which its `load_state_dict` takes."""
         return self._shaped(vector, lambda leaf, pieces: leaf.state(dict(pieces)))
@@ -134,6 +153,22 @@ class Variables:
             for leaf, pieces in zip(self.leaves, self._pieces(vector.detach().reshape(-1)), strict=True)
         ]
         return tree_unflatten(values, self._spec)
+
+
+def placed_tree(tree: Any, device: str | torch.device | None, dtype: str | torch.dtype | None) -> Any:
+    """The floating-point tensors of a tree on this device and in this dtype; of a module, those of a copy."""
+    if device is None and dtype is None:
+        return tree
+
+    def moved(leaf: Any) -> Any:
+        if isinstance(leaf, nn.Module):
+            like = placed(next(iter(leaf.parameters()), torch.zeros(())), device, dtype)
+            return copy.deepcopy(leaf).to(device=like.device, dtype=like.dtype)
+        if isinstance(leaf, Tensor):
+            return placed(leaf, device, dtype if leaf.is_floating_point() else None)
+        return leaf
+
+    return tree_map(moved, tree)
 
 
 def check_alike(name: str, tensor: Tensor, other: str, second: Tensor) -> None:

@@ -79,14 +79,15 @@ class Draws:
         width: int,
         longest: int,
         dtype: torch.dtype,
+        device: torch.device | None = None,
     ) -> Tensor:
         """The same as (L, width) tensors: a whole block is turned into them at once, which is most of their cost."""
         self.normal(purpose, place, indices, width, longest)  # holds the block from now on
         _, first, block = self._blocks["normal", purpose, place, width]
-        where = (purpose, place, width, dtype)
+        where = (purpose, place, width, dtype, device)
         held = self._vectors.get(where)
         if held is None or held[0] is not block:
-            tensors = torch.from_numpy(block).movedim(-1, -2).to(dtype).contiguous().unbind(0)
+            tensors = torch.from_numpy(block).movedim(-1, -2).to(dtype).contiguous().to(device).unbind(0)
             held = self._vectors[where] = (block, first, tensors)
         return held[2][indices[-1] - held[1]]
 

@@ -117,11 +117,13 @@ class Loops:
 
     def _bounds(self, times: Tensor) -> tuple[int, int]:
         """Iterations that every lane makes, and the most that any lane with budget makes."""
-        finite = torch.nan_to_num(times.double(), nan=0.0, posinf=0.0)  # a diverged lane does not hold up the others
+        finite = torch.nan_to_num(
+            times.cpu().double(), nan=0.0, posinf=0.0
+        )  # a diverged lane does not hold up the others
         low = int(finite.min().clamp(min=0))
         alive = self._with_budget()
         if self.meter.mask is not None:
-            alive = alive & self.meter.mask
+            alive = alive & self.meter.mask.cpu()
         high = max(low, int(torch.where(alive, finite, torch.zeros_like(finite)).max().ceil()))
         return low, high
 

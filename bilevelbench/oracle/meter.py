@@ -83,7 +83,9 @@ class Meter:
 
     def note_cut(self, level: str, size: int | Tensor) -> None:
         """A batch larger than the data, in lanes that are on."""
-        asked = np.asarray(size, dtype=np.float64).reshape(-1) * self._charged()
+        asked = (
+            np.asarray(size if isinstance(size, int) else size.cpu(), dtype=np.float64).reshape(-1) * self._charged()
+        )
         beyond = np.where(asked > self._data(level), asked, 0.0)
         self.cuts[level] = np.maximum(self.cuts.get(level, 0.0), beyond)
 
@@ -163,7 +165,7 @@ class Meter:
     def _charged(self) -> BOOL:
         on: BOOL = self.real & ~self.ghost
         if self.mask is not None:
-            on &= self.mask.numpy().reshape(-1)
+            on &= self.mask.cpu().numpy().reshape(-1)
         return on
 
     def _update_slack(self) -> None:

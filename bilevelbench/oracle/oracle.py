@@ -66,7 +66,7 @@ class Oracle(Loops):
         super().__init__(Meter(whole, budgets or [float("inf")] * lanes, real or [True] * lanes), lanes)
         self.network = part.network if part else None
         self._seed(seeds)
-        self._sampler = Sampler(noise, self.dx, self.dy, self.dtype, self.meter)
+        self._sampler = Sampler(noise, self.dx, self.dy, self.dtype, self.meter, self.device)
         self._plug(instance)
 
     # ------------------------------------------------------------------------------------------------ queries
@@ -93,7 +93,7 @@ class Oracle(Loops):
         """A constant of the problem, declared in `uses` like a query; (L, 1) where lanes have data sets of their own."""
         if name not in self._uses:
             raise UndeclaredQuery(name, self._uses)
-        return self._instance.constants.of_lanes(name, self.dtype)
+        return self._instance.constants.of_lanes(name, self._instance.x0)
 
     def _plug(self, instance: Instance) -> None:
         self._instance = instance
@@ -136,7 +136,7 @@ class Oracle(Loops):
         elif isinstance(xi.size, int):
             self.meter.charge(query.name, points, xi.size)
         else:
-            self.meter.charge_lanes(query.name, points, xi.size.double().numpy().reshape(-1))
+            self.meter.charge_lanes(query.name, points, xi.size.cpu().double().numpy().reshape(-1))
         rows = () if xi is None or xi.rows is None else (xi.rows,)
         with torch.no_grad():
             out = self._evaluate(function, arguments, rows, points)
@@ -164,13 +164,15 @@ class Oracle(Loops):
             return out
         if isinstance(out, tuple):
             return tuple(self._masked(block) for block in out)
-        return torch.where(mask, out, torch.full((), torch.nan, dtype=out.dtype))
+        return out.masked_fill(~mask, torch.nan)
 
     def _nothing(self, query: Query, arguments: tuple[Tensor, ...]) -> Any:
         """Every lane is off: no charge, no work."""
         points = torch.broadcast_shapes(*(a.shape[:-2] for a in arguments))
         widths = query.widths(self.dx, self.dy)
-        blocks = tuple(torch.full((*points, self.L, width), torch.nan, dtype=self.dtype) for width in widths)
+        blocks = tuple(
+            torch.full((*points, self.L, width), torch.nan, dtype=self.dtype, device=self.device) for width in widths
+        )
         return blocks if len(blocks) > 1 else blocks[0]
 
     # ------------------------------------------------------------------------------------------------ samples
@@ -218,7 +220,8 @@ class Oracle(Loops):
             raise InvalidInput(f"a draw needs the size of its last axis, 1 or more; got shape {shape}")
         place, indices, longest = self._address()
         made = law("method", place, indices, int(np.prod(shape)), longest)
-        return torch.from_numpy(made).reshape(*shape, self.L).movedim(-1, -2).to(self.dtype).contiguous()
+        drawn = torch.from_numpy(made).reshape(*shape, self.L).movedim(-1, -2)
+        return drawn.to(self.dtype).contiguous().to(self.device)
 
     # ------------------------------------------------------------------------------------------------ agents
 

@@ -34,7 +34,7 @@ class Sample:
     noise: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def take(self, lanes: Tensor) -> Sample:
-        block = None if self.block is None else self.block.index_select(0, lanes)
+        block = None if self.block is None else self.block.index_select(0, lanes.to(self.block.device))
         return replace(self, size=take(self.size, lanes), rows=take(self.rows, lanes), block=block, noise={})
 
 
@@ -105,7 +105,7 @@ class Table:
 
     def replace(self, block: Tensor, new: Tensor) -> tuple[Tensor, Table]:
         """`new - old + mean` with the old mean, and the table with `new` in its place."""
-        rows, lanes = self.rows, torch.arange(new.shape[-2])
+        rows, lanes = self.rows, torch.arange(new.shape[-2], device=new.device)
         old = rows[block, lanes]
         rows[block, lanes] = new
         change = new - old

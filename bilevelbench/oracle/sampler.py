@@ -21,8 +21,10 @@ from bilevelbench.oracle.sample import Order, Sample
 class Sampler:
     """The sampling side of an oracle."""
 
-    def __init__(self, noise: Noise, dx: int, dy: int, dtype: torch.dtype, meter: Meter) -> None:
-        self.noise, self.dx, self.dy, self.dtype, self._meter = noise, dx, dy, dtype, meter
+    def __init__(
+        self, noise: Noise, dx: int, dy: int, dtype: torch.dtype, meter: Meter, device: torch.device | None = None
+    ) -> None:
+        self.noise, self.dx, self.dy, self.dtype, self._meter, self.device = noise, dx, dy, dtype, meter, device
         self._exact = {level: is_exact(noise, level) for level in ("f", "g")}
         self._sigma = {name.removeprefix("sigma_"): sigma for name, sigma in levels(noise).items()}
         self._passed = {"f": (0, 0), "g": (0, 0)}  # order="epoch": the pass, and the rows taken of it, in every lane
@@ -74,11 +76,12 @@ class Sampler:
         largest = sample.size if isinstance(sample.size, int) else int(sample.size.max())
         shape = (largest, sample.points or 1)  # a lane's first rows are the same whatever the largest batch of its pack
         u = draws.uniform(f"rows_{sample.level}", sample.place, sample.indices, shape[0] * shape[1], sample.longest)
-        index = torch.from_numpy(np.minimum((u * n).astype(np.int64), n - 1)).reshape(*shape, -1).permute(1, 2, 0)
+        drawn = torch.from_numpy(np.minimum((u * n).astype(np.int64), n - 1)).to(self.device)
+        index = drawn.reshape(*shape, -1).permute(1, 2, 0)
         if isinstance(sample.size, int):
-            weight = torch.full(index.shape, 1.0 / sample.size, dtype=self.dtype)
+            weight = torch.full(index.shape, 1.0 / sample.size, dtype=self.dtype, device=self.device)
         else:  # lanes with fewer data than the largest batch: the rest weighs nothing
-            on = torch.arange(largest) < sample.size
+            on = torch.arange(largest, device=self.device) < sample.size
             weight = (on.to(self.dtype) / sample.size).expand(index.shape)
         if sample.points is None:
             index, weight = index[0], weight[0]
@@ -89,16 +92,16 @@ class Sampler:
         stop = min(start + size, n)
         self._passed[sample.level] = (epoch, stop) if stop < n else (epoch + 1, 0)
         u = draws.uniform(f"epoch_{sample.level}", (), (epoch,), n, 1)
-        order = torch.from_numpy(np.argsort(u, axis=0, kind="stable")).T
+        order = torch.from_numpy(np.argsort(u, axis=0, kind="stable")).T.to(self.device)
         index = order[:, start:stop].contiguous()
-        weight = torch.full(index.shape, 1.0 / index.shape[-1], dtype=self.dtype)
+        weight = torch.full(index.shape, 1.0 / index.shape[-1], dtype=self.dtype, device=self.device)
         return _with_rows(sample, Rows(index, weight), size=int(index.shape[-1]))
 
     def _block(self, sample: Sample, n: int, size: int, draws: Draws) -> Sample:
         blocks = -(-n // size)
         u = draws.uniform(f"block_{sample.level}", sample.place, sample.indices, 1, sample.longest)[0]
-        block = torch.from_numpy(np.minimum((u * blocks).astype(np.int64), blocks - 1))
-        index = block[:, None] * size + torch.arange(size)
+        block = torch.from_numpy(np.minimum((u * blocks).astype(np.int64), blocks - 1)).to(self.device)
+        index = block[:, None] * size + torch.arange(size, device=self.device)
         inside = index < n
         weight = inside.to(self.dtype) * (blocks / n)  # the mean over blocks is the full sum
         sizes: int | Tensor = size if n % size == 0 else inside.sum(-1, keepdim=True)
@@ -112,9 +115,10 @@ class Sampler:
         count = -(-n // size)
         out = []
         for number in range(count):
-            index = torch.arange(number * size, min(n, (number + 1) * size)).expand(lanes, -1)
-            weight = torch.full(index.shape, count / n, dtype=self.dtype)
-            block = torch.full((lanes,), number)
+            rows = torch.arange(number * size, min(n, (number + 1) * size), device=self.device)
+            index = rows.expand(lanes, -1)
+            weight = torch.full(index.shape, count / n, dtype=self.dtype, device=self.device)
+            block = torch.full((lanes,), number, device=self.device)
             out.append(Sample(level, index.shape[-1], (), (number,), 1, rows=Rows(index, weight), block=block))
         return out
 
@@ -190,10 +194,11 @@ class Sampler:
         if held is not None:
             return held
         if xi.points is None:
-            vector = draws.normal_vectors(purpose, xi.place, xi.indices, width, xi.longest, self.dtype)
+            vector = draws.normal_vectors(purpose, xi.place, xi.indices, width, xi.longest, self.dtype, self.device)
         else:
             made = draws.normal(purpose, xi.place, xi.indices, xi.points * width, xi.longest)
             vector = torch.from_numpy(made).reshape(xi.points, width, -1).movedim(-1, -2).to(self.dtype).contiguous()
+            vector = vector.to(self.device)
         size = xi.size if isinstance(xi.size, int) else xi.size.to(self.dtype)
         xi.noise[purpose] = vector = vector * (sigma / (width * size) ** 0.5)
         return vector

@@ -5,13 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
-from bilevelbench.errors import suggestion
+from bilevelbench.errors import InvalidInput, faults, suggestion
 
 
 class Frozen(BaseModel):
@@ -81,6 +91,16 @@ class Budget(Frozen):
         return math.inf if self.cost is None else self.cost
 
 
+def checked_budget(budget: float | None = None, steps: int | None = None, seconds: float | None = None) -> Budget:
+    """The limits of a trial by the names that a caller gives them: `budget` is the cost."""
+    if budget is steps is seconds is None:
+        raise InvalidInput("a trial needs a limit; set one of budget, steps and seconds")
+    try:
+        return Budget(cost=budget, steps=steps, seconds=seconds)
+    except ValidationError as error:
+        raise InvalidInput(re.sub(r"^cost = ", "budget = ", faults(error))) from None
+
+
 class Schedule(Frozen):
     """When a trial is looked at: where its cost passes `ratio ** j`, and at its end.
 
@@ -102,6 +122,9 @@ class Schedule(Frozen):
         if not self.phi and (self.mean or self.second_order):
             raise ValueError("schedule.mean and schedule.second_order need the hypergradient; leave schedule.phi true")
         return self
+
+    def without_phi(self) -> Schedule:
+        return Schedule(**{**self.model_dump(), "phi": False})
 
     @property
     def target_column(self) -> str:

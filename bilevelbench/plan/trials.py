@@ -13,7 +13,7 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, faults
 from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.problem import Problem, Shared
-from bilevelbench.plan.trial import Spec, Trial
+from bilevelbench.plan.trial import Schedule, Spec, Trial
 
 
 def _named(spec: Spec, entry: Entry[Any]) -> Spec:
@@ -51,6 +51,8 @@ def make_trial(registry: Registry, algorithm: Spec, problem: Spec, **rest: Any) 
     _check_agents(make(a, algorithm.params), make(p, problem.params), registry)
     algorithm, problem = _named(algorithm, a), _named(problem, p)
     try:
+        if not p.value.solves_phi:
+            rest["schedule"] = rest.get("schedule", Schedule()).without_phi()
         return Trial(
             algorithm=algorithm,
             problem=problem,

@@ -19,7 +19,10 @@ from bilevelbench.results.status import Status
 SLACK = 1e-6
 
 #: Certificates of trials in which no accuracy can be certified; unknown where a trial has no certificate.
-UNCERTIFIED = ("not certified", "none", "residual")  # the last is what results of schema 1 say
+UNCERTIFIED = ("not certified", "none", "not convex", "residual")  # the last is what results of schema 1 say
+
+#: What a certificate adds where x is confined to a set: |grad phi| is then the length of x - P(x - grad phi).
+MAPPING = "gradient mapping"
 
 
 def not_above(phi: Any, start: Any) -> Any:
@@ -61,4 +64,14 @@ def best(results: Results) -> pd.Series[float]:
 
 def uncertified(runs: pd.DataFrame) -> pd.Series[bool]:
     """Trials that did not fail and could not have certified any accuracy."""
-    return runs["certificate"].isin(UNCERTIFIED) & ~failed(runs)
+    return kind(runs).isin(UNCERTIFIED) & ~failed(runs)
+
+
+def kind(runs: pd.DataFrame) -> pd.Series[str]:
+    """The certificate without what it adds."""
+    return runs["certificate"].map(lambda text: str(text).partition("; ")[0])
+
+
+def is_mapping(runs: pd.DataFrame) -> pd.Series[bool]:
+    """Trials in which x is confined to a set."""
+    return runs["certificate"].map(lambda text: str(text).endswith(f"; {MAPPING}")).astype(bool)

@@ -35,3 +35,4 @@ class Status(StrEnum):
     )
     INVALID = "invalid", "the two counts disagree: f or g was called past the oracle", True, True
     STOPPED = "stopped", "the method ended by its own rule"
+    INTERRUPTED = "interrupted", "a callback or Ctrl-C ended it; only `solve` gives back such a run"

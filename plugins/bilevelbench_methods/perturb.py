@@ -33,7 +33,7 @@ def ball(oracle: Oracle, r: Tensor | float) -> Tensor:
 
 def kick(oracle: Oracle, due: Tensor, r: Tensor | float) -> Tensor:
     """xi (L, dx): from the ball where `due` (L, 1) says so, else zero."""
-    xi = torch.zeros(oracle.L, oracle.dx, dtype=oracle.dtype)
+    xi = torch.zeros(oracle.L, oracle.dx, dtype=oracle.dtype, device=oracle.device)
     for on in oracle.when(due):
         xi = keep(on, ball(oracle, r), xi)
     return xi

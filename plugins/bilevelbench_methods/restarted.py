@@ -28,7 +28,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -175,6 +176,9 @@ class Restarted(Algorithm):
 
     def point(self, s: State) -> tuple[Tensor, Tensor]:
         return s.w, s.y
+
+    def moved(self, state: State, move: Callable[[Tensor], Tensor]) -> State:
+        return replace(state, x=move(state.x), w=move(state.w))
 
     def answer(self, s: State) -> tuple[Tensor, Tensor]:
         if s.average is None:

@@ -16,7 +16,7 @@ x0 = 0 (weights 1/2); y is all parameters of the model as one vector, output sco
     data       "synthetic_instruct": made-up questions in a hundred words; "alpaca": Alpaca's instructions, of which
                20,801 come with emptied answers and 7,986 with their own, so that the number of rows depends on the share
 
-g has no regulariser and is not convex in y: φ is not defined, and a schedule has to say `phi = false`. Nor are there
+g has no regulariser and is not convex in y: φ is not defined, and nobody solves for it (`solves_phi`). Nor are there
 constants: methods need their steps.
 
 f and g are finite sums over their rows, and a mini-batch divides by the expected number of a source's rows, which makes
@@ -49,6 +49,7 @@ class GPT2Cleaning(Problem):
     name = "gpt2_cleaning"
     embedded = False  # needs transformers, and minutes
     max_lanes = 1  # every lane has a model of its own
+    solves_phi = False
     checked_with: ClassVar[Mapping[str, Any]] = {
         "size": "tiny", "n_train": 60, "n_val": 20, "n_eval": 10, "pretrain": 2, "longest": 24
     }  # fmt: skip

@@ -18,6 +18,7 @@ from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine import curvature
 from bilevelbench.engine.evaluator import Evaluation, Evaluator
+from bilevelbench.model.lower_curvature import lower_curvatures
 from bilevelbench.plan.spec_text import parse_spec
 
 CLOSED_FORMS = [
@@ -64,7 +65,7 @@ def same_evaluation(a: Evaluation, b: Evaluation) -> bool:
 
 
 def lanes_of(e: Evaluation, which: list[int]) -> Evaluation:
-    return Evaluation(e.phi[which], e.grad_phi[which], e.error[which], e.g_y[which])
+    return Evaluation(e.phi[which], e.grad_phi[which], e.error[which], e.g_y[which], e.bent[which])
 
 
 def bent(**rest) -> Instance:
@@ -334,7 +335,7 @@ def test_every_strongly_convex_problem_is_certified():
 
 def test_without_phi_the_lower_level_is_not_solved_and_the_rest_is_seen(monkeypatch):
     instance = bent()
-    monkeypatch.setattr(Evaluator, "_solve_lower", lambda *_: pytest.fail("the lower level was solved"))
+    monkeypatch.setattr(Evaluator, "_newton", lambda *_: pytest.fail("the lower level was solved"))
     evaluator = Evaluator(instance, phi=False)
     x, y = points(instance)
     seen = evaluator(x, y)
@@ -503,3 +504,145 @@ def test_metrics_are_evaluated_at_the_given_point():
     instance = bent(metrics={"size": lambda x, y: norm(y)})
     x, y = points(instance)
     assert torch.equal(Evaluator(instance)(x, y).further["size"], norm(y))
+
+
+# ---- a lower level that is not convex
+
+
+def saddled(dip: float) -> Instance:
+    """g = 1/2 yᵀD y - xᵀy with D = diag(3, 2, 1, dip);  f = 1/2 |y - 1|²."""
+    D = torch.tensor([3.0, 2.0, 1.0, dip])
+    return Instance(
+        f=lambda x, y: 0.5 * dot(y - 1, y - 1),
+        g=lambda x, y: 0.5 * dot(D * y, y) - dot(x, y),
+        x0=torch.zeros(1, 4),
+        y0=torch.zeros(1, 4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("dip", "is_convex"), [(1e-3, True), (1e-6, True), (-1e-6, False), (-1e-3, False), (-5.0, False)]
+)
+def test_negative_curvature_is_noticed_and_phi_not_claimed(dip, is_convex):
+    instance = saddled(dip)
+    seen = Evaluator(instance)(*points(instance))
+    assert seen.bent.tolist() == [[not is_convex]] * 4
+    assert bool(seen.phi.isfinite().all()) == is_convex
+    assert bool(seen.grad_phi.isfinite().all()) == is_convex
+
+
+def test_only_the_lanes_that_show_it_are_not_claimed():
+    """g = (x_1/2) y² + y⁴/4 - y: convex in the lanes with x_1 >= 0."""
+    instance = Instance(
+        f=lambda x, y: 0.5 * dot(y - 1, y - 1) + dot(x, x),
+        g=lambda x, y: 0.5 * x * y**2 + 0.25 * y**4 - y,
+        x0=torch.zeros(1, 1),
+        y0=torch.zeros(1, 1),
+    )
+    x = torch.tensor([[1.0], [-1.0], [0.5], [-2.0]])
+    seen = Evaluator(instance)(x, torch.full((4, 1), 0.1))
+    assert seen.bent.reshape(-1).tolist() == [False, True, False, True]
+    assert seen.phi.isfinite().reshape(-1).tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("problem", CLOSED_FORMS)
+def test_no_convex_problem_is_taken_for_another(problem):
+    solved = stripped(problem)
+    for seed, scale in itertools.product(range(3), (1.0, 30.0)):
+        x, y = points(solved, seed=seed)
+        assert not Evaluator(solved)(x, scale * y).bent.any()
+
+
+@pytest.mark.parametrize("dip", [1e-3, -1e-3, -5.0])
+def test_extreme_curvatures_at_the_start(dip):
+    smallest, largest = lower_curvatures(saddled(dip))
+    assert smallest == pytest.approx(dip, abs=1e-9)
+    assert largest == pytest.approx(3.0, rel=1e-9)
+
+
+# ---- on a clock
+
+
+def test_what_is_solved_on_a_clock_is_what_is_solved_without():
+    """Nobody states an error here, and the hypergradient is as near as a curve needs."""
+    instance = bent()
+    clocked = Evaluator(instance, clocked=True)
+    for seed in range(3):
+        x, y = points(instance, seed=seed)
+        exact, found = Evaluator(instance)(x, y), clocked(x, y)
+        torch.testing.assert_close(found.grad_phi, exact.grad_phi, rtol=1e-5, atol=1e-9)
+        torch.testing.assert_close(found.phi, exact.phi, rtol=1e-5, atol=1e-9)
+
+
+def test_small_hypergradients_are_solved_for_as_closely_as_large_ones():
+    """Beside a stationary point the terms of grad phi cancel: a residual that does for one point is all of the other."""
+    D = torch.tensor([3.0, 1.0, 0.2, 0.05])
+    instance = Instance(
+        f=lambda x, y: 0.5 * dot(y - 1, y - 1) + 0.5 * dot(x, x),
+        g=lambda x, y: 0.5 * dot(D * y, y) - dot(x, y),
+        x0=torch.zeros(1, 4),
+        y0=torch.zeros(1, 4),
+    )
+    x = (1 / D / (1 / D**2 + 1) + 1e-7)[None]  # phi = 1/2 |x/D - 1|² + 1/2 |x|²
+    y = x / D + 1e-3
+    exact, found = Evaluator(instance)(x, y), Evaluator(instance, clocked=True)(x, y)
+    assert (exact.grad_phi < 1e-4).all()
+    torch.testing.assert_close(found.grad_phi, exact.grad_phi, rtol=1e-4, atol=1e-12)
+
+
+def test_the_next_evaluation_starts_where_the_last_one_ended():
+    instance = bent()
+    x, y = points(instance, lanes=1)
+    cold, warm = (Evaluator(instance, clocked=True) for _ in range(2))
+    warm(x, y)
+    products = []
+    for evaluator in (cold, warm):
+        counter = counting(instance.functions["hvp_g_yy"])
+        instance.functions["hvp_g_yy"] = counter
+        evaluator(x + 1e-6, y)
+        instance.functions["hvp_g_yy"] = counter.function
+        products.append(counter.calls)
+    assert products[1] < 0.7 * products[0]
+
+
+class counting:  # noqa: N801 (used like a function)
+    def __init__(self, function) -> None:
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        return self.function(*arguments)
+
+
+def test_an_evaluation_that_is_out_of_time_is_given_up_and_gone_on_with(monkeypatch):
+    instance = bent()
+    x, y = points(instance, lanes=1)
+    evaluator = Evaluator(instance, clocked=True)
+    ticks = itertools.count()
+    monkeypatch.setattr("bilevelbench.engine.evaluator.time.perf_counter", lambda: float(next(ticks)))
+    seen, attempts = evaluator(x, y, until=6), 1
+    assert not seen.solved
+    assert seen.phi.isnan().all()
+    assert seen.g_y.isfinite().all()
+    while not seen.solved:
+        seen, attempts = evaluator(x, y, until=next(ticks) + 20), attempts + 1
+        assert attempts < 20
+    assert attempts > 2  # it did not fit into one of them
+    torch.testing.assert_close(seen.grad_phi, Evaluator(instance)(x, y).grad_phi, rtol=1e-5, atol=1e-9)
+
+
+# ---- x in a set
+
+
+def test_gradient_mapping_is_the_gradient_inside_and_zero_at_a_constrained_minimum():
+    free = build("quadratic[dim_x=2,dim_y=3]")
+    x, y = points(free)
+    gradient = Evaluator(free).grad_phi(x, y)
+    boxed = build("quadratic[dim_x=2,dim_y=3]")
+    boxed.project = lambda z: z.clamp(-1e6, 1e6)
+    torch.testing.assert_close(Evaluator(boxed)(x, y).grad_phi, norm(gradient), rtol=1e-9, atol=0)
+    boxed.project = lambda z: torch.where(
+        gradient > 0, torch.maximum(z, x), torch.minimum(z, x)
+    )  # -grad points outwards
+    assert (Evaluator(boxed)(x, y).grad_phi == 0).all()
+    assert Evaluator(boxed).certificate == "closed form; gradient mapping"

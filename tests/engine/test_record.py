@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bilevelbench.engine.record import Curve
+from bilevelbench.engine.lane import Curve
 
 
 def test_blocks_are_put_below_each_other_and_what_they_lack_is_none():

@@ -11,6 +11,7 @@ import pytest
 from helpers import DIVERGES, HEALTHY, Reader, cli, guide_command, guide_problem, uncertified
 from rich.console import Console
 
+from bilevelbench import display
 from bilevelbench.cli import progress
 from bilevelbench.execute.executor import Done
 from bilevelbench.report.analysis.failures import failures, sentences
@@ -134,7 +135,7 @@ class Clock:
 
 
 def test_in_a_pipe_there_is_a_line_every_ten_seconds(monkeypatch):
-    monkeypatch.setattr(progress, "time", Clock())
+    monkeypatch.setattr(display, "time", Clock())
     monkeypatch.setattr(Clock, "now", 0.0)
     console = Console(width=160, file=io.StringIO())
     with progress._reporter(console, 286) as report:
@@ -145,11 +146,6 @@ def test_in_a_pipe_there_is_a_line_every_ten_seconds(monkeypatch):
     assert lines[0] == "40/286 trials, 10 s, about 62 s left: 40 budget; best on p: m4, 6.0e-01"
     assert len(lines) == 8
     assert lines[-1] == "286/286 trials, 72 s: 286 budget; best on p: m4, 6.0e-01"
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(9.7, "10 s"), (119, "119 s"), (300, "5 min"), (9000, "2.5 h")])
-def test_an_estimate_has_a_unit(seconds, text):
-    assert progress._span(seconds) == text
 
 
 # ---- captions say what is there

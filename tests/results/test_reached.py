@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import trial
 
-from bilevelbench.engine.record import Lane
+from bilevelbench.engine.lane import Lane
 from bilevelbench.leaderboard.boards import sparklines
 from bilevelbench.plan.trial import Schedule
 from bilevelbench.report.analysis.ranking import (
@@ -70,7 +70,13 @@ def test_a_failure_has_reached_nothing_anywhere(status):
 def test_the_statuses_of_failures_are_told_from_limits():
     assert {status for status in Status if status.failed} == {"diverged", "error", "invalid"}
     assert {status for status in Status if status.broken} == {"error", "invalid"}
-    assert {status for status in Status if not status.failed} == {"target", "budget", "timeout", "stopped"}
+    assert {status for status in Status if not status.failed} == {
+        "target",
+        "budget",
+        "timeout",
+        "stopped",
+        "interrupted",
+    }
 
 
 def test_a_failed_configuration_has_no_score():

@@ -92,7 +92,7 @@ def test_frames_of_other_columns_or_types_are_refused():
 
 
 def test_every_status_has_a_meaning():
-    assert set(Status) == {"target", "budget", "timeout", "diverged", "error", "invalid", "stopped"}
+    assert set(Status) == {"target", "budget", "timeout", "diverged", "error", "invalid", "stopped", "interrupted"}
     assert all(status.sentence for status in Status)
 
 

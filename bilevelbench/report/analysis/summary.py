@@ -23,6 +23,9 @@ ACCURACIES = (1e-1, 1e-2, 1e-3)
 #: The column of the summary behind one of the readable table.
 _BEHIND = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP": "second_order"}
 
+#: Where x is confined to a set.
+MAPPED = "{} x is confined to a set, and |grad phi| is the length of the gradient mapping x - P(x - grad phi)."
+
 RANKING = "Ranking over all problems and accuracies"
 
 #: Before the name of the metric that chose, in the summary of tuned trials.
@@ -205,8 +208,15 @@ def reading(table: pd.DataFrame) -> str:
 
 
 def certificates(runs: pd.DataFrame) -> str:
-    """How sure the gradient norms are."""
-    known = runs["certificate"]
+    """How sure the gradient norms are, and what they are norms of."""
+    mapped = int(reached.is_mapping(runs).sum())
+    if not mapped:
+        return _certificates(runs)
+    return f"{_certificates(runs)} {MAPPED.format(f'In {mapped} of {len(runs)} trials')}"
+
+
+def _certificates(runs: pd.DataFrame) -> str:
+    known = reached.kind(runs)
     doubtful, exact = known.isin(reached.UNCERTIFIED), known == "closed form"
     if doubtful.any():
         return (

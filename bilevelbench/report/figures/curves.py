@@ -49,30 +49,46 @@ def convergence_figure(results: Results, title: str, x: str = "cost", weight: fl
 
     `title` is the problem with its parameters. None if no trial has a finite positive gradient to show.
     """
+    curve = _shown(results, title, x, weight)
+    if curve.empty:
+        return None
+    with settings():
+        figure, axes = _canvas(curve["method"].nunique())
+        _draw(axes, results, curve, x, weight)
+    return figure
+
+
+def draw_convergence(results: Results, title: str, axes: Axes, x: str = "cost") -> bool:
+    """The same on axes of someone else; False if there is nothing to show."""
+    curve = _shown(results, title, x, 1.0)
+    if not curve.empty:
+        _draw(axes, results, curve, x, 1.0)
+    return not curve.empty
+
+
+def _shown(results: Results, title: str, x: str, weight: float) -> pd.DataFrame:
     runs = titled(results.runs)
-    style = looks(list(runs["method"].unique()), families(results))
     chosen = runs.loc[runs["title"] == title, ["trial_id", "method", "status"]]
     curve = results.curve.merge(chosen, on="trial_id")
     first, second = ranking.split(curve)
     along = {"first_order": first, "weighted": first + weight * second}.get(x)
     curve = curve.assign(_x=curve[x] if along is None else along)
-    curve = curve[np.isfinite(curve["grad_phi"]) & (curve["grad_phi"] > 0) & (curve["_x"] > 0)]
-    methods = sorted(curve["method"].unique())
-    if not methods:
-        return None
-    with settings():
-        figure, axes = _canvas(len(methods))
-        lines = []
-        for method in methods:
-            at, low, middle, high = band(curve[curve["method"] == method])
-            every = max(1, len(at) // 8)
-            (line,) = axes.plot(at, middle, linewidth=1.5, markersize=4, markevery=every, **style[method])
-            axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-            lines.append(line)
-        label = AXES[x] + (f" (1 HVP = {weight:g})" if x == "weighted" else "")
-        axes.set(xscale="log", yscale="log", xlabel=label, ylabel="|grad phi|")
-        _finish(axes, lines, methods)
-    return figure
+    shown: pd.DataFrame = curve[np.isfinite(curve["grad_phi"]) & (curve["grad_phi"] > 0) & (curve["_x"] > 0)]
+    return shown
+
+
+def _draw(axes: Axes, results: Results, curve: pd.DataFrame, x: str, weight: float) -> None:
+    style = looks(list(titled(results.runs)["method"].unique()), families(results))
+    methods, lines = sorted(curve["method"].unique()), []
+    for method in methods:
+        at, low, middle, high = band(curve[curve["method"] == method])
+        every = max(1, len(at) // 8)
+        (line,) = axes.plot(at, middle, linewidth=1.5, markersize=4, markevery=every, **style[method])
+        axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+        lines.append(line)
+    label = AXES[x] + (f" (1 HVP = {weight:g})" if x == "weighted" else "")
+    axes.set(xscale="log", yscale="log", xlabel=label, ylabel="|grad phi|")
+    _finish(axes, lines, methods)
 
 
 def profile_figure(costs: pd.DataFrame, weight: float = 1.0, known: Mapping[str, str] | None = None) -> Figure | None:

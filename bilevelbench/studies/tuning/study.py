@@ -94,8 +94,9 @@ def run_tuning(suite: Suite, registry: Registry, run: Run) -> tuple[list[Job], R
     """Every job with its best choice, and all trials that are stored."""
     targets = _targets(suite, registry)
     by = suite.tune.by
-    if not suite.schedule.phi and by in ("phi", "grad_phi"):
-        _need_phi(by, targets, registry)
+    if by in ("phi", "grad_phi"):
+        unsolved = [t for t in targets if not (suite.schedule.phi and registry.problem(t.problem.key).value.solves_phi)]
+        _need_phi(by, unsolved, registry)
     jobs = _jobs(suite, registry, targets)
     while going := [job for job in jobs if job.best is None]:
         rounds = {job: [_trials(job, ask, suite, registry) for ask in job.asked] for job in going}

@@ -84,7 +84,7 @@ class BA(Algorithm):
 
             tol = 1e-10 * norm(b)
             return conjugate_gradient(oracle, product, b, torch.zeros_like(b), 10 * oracle.dy, tol, cold=True)
-        units = torch.eye(oracle.dy, dtype=b.dtype)[:, None, :].expand(-1, oracle.L, -1)
+        units = torch.eye(oracle.dy, dtype=b.dtype, device=b.device)[:, None, :].expand(-1, oracle.L, -1)
         H = oracle.hvp_g_yy(x, y, units).movedim(0, -1)
         factor, failed = torch.linalg.cholesky_ex(H)
         if bool((failed.bool() & torch.isfinite(H).all(-1).all(-1)).any()):

@@ -123,7 +123,7 @@ class F3BSA(Algorithm):
     def step(self, s: State, oracle: Oracle) -> State:
         x = s.x
         M, N, S = map(torch.as_tensor, (self.M, self.N, self.S)) if s.delta is None else self._counts(s.delta, oracle)
-        number = torch.arange(int(M.max())).reshape(-1, 1, 1)
+        number = torch.arange(int(M.max()), device=M.device).reshape(-1, 1, 1)
         J = geometric(oracle.uniform(len(number), 1))
         depth = torch.where(number < M, torch.where(J <= S, J, 0), -1)  # (M, L, 1); -1: no such run in this lane
         runs = Runs(
