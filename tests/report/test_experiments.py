@@ -618,6 +618,6 @@ def test_figure_1_is_reproduced(figure1, float64):
 
 def test_the_verdict_is_about_the_figure_as_it_was_asked_for(figure1):
     """Narrowed to another method, the claim about F2BA cannot be told."""
-    one = figure1(steps=2, algorithm=["aid"])
+    one = figure1(steps=2, method=["aid"])
     assert [(v.word, "no trial of 'F2BA'" in v.reason) for v in one.verdicts] == [("cannot be told", True)]
     assert verdicts.frame([one])["verdict"].tolist() == ["cannot be told"]
