@@ -130,6 +130,17 @@ def run(
     return run_pack(trials, registry)
 
 
+_TEN_STEPS: dict[tuple[type[Algorithm], str, Problem], dict[str, Any]] = {}
+
+
+def ten_steps(method: Algorithm, problem: Problem) -> dict[str, Any]:
+    """The row of a short run, which several checks look at."""
+    key = type(method), repr(method), problem
+    if key not in _TEN_STEPS:
+        (_TEN_STEPS[key],) = run([method], problem, [Budget(steps=10, cost=20_000, seconds=2)]).runs
+    return _TEN_STEPS[key]
+
+
 _OF_A_POINT = ("phi", "grad_phi", "g_y", "last_phi", "last_grad_phi")
 
 

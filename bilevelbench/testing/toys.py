@@ -45,8 +45,10 @@ class Toy(Problem):
             return _robust(y - c).sum(-1, keepdim=True) + 0.5 * dot(x, x)
 
         def spread(value: Tensor, *others: Tensor) -> Tensor:
-            axes = torch.broadcast_shapes(value.shape[:-1], *(t.shape[:-1] for t in others))
-            return value.expand(*axes, value.shape[-1])
+            shapes = {t.shape[:-1] for t in (value, *others)}
+            if len(shapes) == 1:  # the usual case; torch's broadcasting of shapes is slow
+                return value
+            return value.expand(*torch.broadcast_shapes(*shapes), value.shape[-1])
 
         return Instance(
             f=f,

@@ -56,7 +56,7 @@ def test_a_joint_product_counts_in_both_products_and_once_in_all() -> None:
     assert torch.equal(Jv, oracle.jvp_g_xy(x, y, v))
     assert torch.equal(Hv, oracle.hvp_g_yy(x, y, v))
     assert oracle.meter.columns()["second_order"][0] == 3
-    assert oracle.books_agree
+    assert oracle.counts_agree
 
 
 @pytest.mark.parametrize("given", [("vp_g",), ("vp_g", "hvp_g_yy"), ("hvp_g_yy", "jvp_g_xy"), ("jvp_g_xy",), ()])

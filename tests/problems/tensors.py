@@ -37,7 +37,7 @@ def call(function: Callable[..., Tensor | tuple[Tensor, ...]], *arguments: Tenso
 
 def lower_hessian(instance: Instance, x: Tensor, y: Tensor) -> Tensor:
     """The Hessian of g in y, (*points, L, dy, dy), column by column."""
-    return torch.stack([instance.hvp_g_yy(x, y, e.expand_as(y)) for e in torch.eye(instance.dy)], -1)
+    return torch.stack([instance.hvp_g_yy(x, y, e.expand_as(y)) for e in torch.eye(instance.dy, dtype=y.dtype)], -1)
 
 
 def joint_hessian(function: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:

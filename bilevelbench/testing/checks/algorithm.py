@@ -31,13 +31,13 @@ from bilevelbench.testing.checks.repeatability import (
     check_step_is_repeatable,
 )
 from bilevelbench.testing.outcome import Failure, Skip
-from bilevelbench.testing.stepper import SUM, plain_toys, run, told, toys, way_out
+from bilevelbench.testing.stepper import SUM, plain_toys, run, ten_steps, told, toys, way_out
 
 
 def check_runs(method: Algorithm) -> None:
     """Ten steps on a small problem, exact and noisy, without an error; the meter and the instance's count agree."""
     for problem in toys(method):
-        (row,) = run([method], problem, [Budget(steps=10, cost=20_000, seconds=2)]).runs
+        row = ten_steps(method, problem)
         if Status(row["status"]).broken:
             raise Failure(f"ten steps on the small problem {problem.name!r}", row["message"], way_out(row["message"]))
 
