@@ -1,4 +1,4 @@
-"""The claims of the built-in methods against the paper's three tables, theorems, proofs and notes."""
+"""The claims of the built-in methods against the paper's three tables, theorems, proofs and notes, and against other papers."""
 
 from __future__ import annotations
 
@@ -64,13 +64,40 @@ LOGS = {
 }
 
 
-def claims():
+# (method, setting): exponents of 1/eps, of the number of data and of kappa; whether there is a tilde and whether samples have
+# to be Lipschitz on average. What other papers say, in the unit |grad phi| <= eps.
+ELSEWHERE = {
+    ("soba", "full"): (4, None, 7, False, False),
+    ("ma_soba", "full"): (4, None, None, False, False),
+    ("saba", "finite_sum"): (2, 2 / 3, None, False, False),
+    ("srba", "finite_sum"): (2, 1 / 2, None, False, False),
+    ("spaba", "finite_sum"): (2, 1 / 2, None, False, True),
+    ("spaba", "full"): (3, None, None, False, True),
+    ("srmba", "full"): (3, None, None, True, True),
+}
+
+
+def claims(in_a_table=True):
     return [
         (name, claim)
         for name, entry in registry().algorithms.items()
         if entry.plugin.startswith("bilevelbench") and "example" not in entry.plugin
         for claim in entry.value.claims
+        if (claim.table is not None) == in_a_table
     ]
+
+
+@pytest.mark.parametrize("place", ELSEWHERE, ids="-".join)
+def test_claims_of_other_papers_are_theirs_and_say_so(place):
+    (claim,) = (claim for name, claim in claims(in_a_table=False) if (name, claim.setting) == place)
+    eps, n, kappa, tilde, smooth = ELSEWHERE[place]
+    assert (claim.eps_exp, claim.n_exp, claim.kappa_exp) == (eps, n, kappa)
+    assert (claim.tilde, claim.mean_squared_smooth) == (tilde, smooth)
+    assert claim.oracle == "HVP"
+    assert claim.source == "other paper"
+    assert claim.kappa_exp is None or claim.kappa_source == "other paper"
+    assert claim.reference
+    assert claim.place == claim.setting
 
 
 def test_every_row_of_the_tables_has_one_claim_and_there_are_no_others():

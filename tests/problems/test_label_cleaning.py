@@ -308,7 +308,7 @@ def test_far_out_where_phi_is_flat_a_point_counts_for_nothing(instance: Instance
 def test_kinds_of_the_constants(instance: Instance) -> None:
     kinds = {name: constant.kind for name, constant in instance.constants.given.items()}
     assert {name for name, kind in kinds.items() if kind == "estimated"} == {"L_g", "rho_g", "L_phi"}
-    assert {name for name, kind in kinds.items() if kind == "exact"} == {"mu", "R"}
+    assert {name for name, kind in kinds.items() if kind == "exact"} == {"mu", "R", "n_f", "n_g"}
     assert instance.constants.L_gy <= instance.constants.L_g
 
 

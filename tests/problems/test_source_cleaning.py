@@ -289,7 +289,7 @@ def test_without_phi_nobody_passes_over_all_rows() -> None:
 def test_kinds_of_the_constants(instance: Instance) -> None:
     kinds = {name: constant.kind for name, constant in instance.constants.given.items()}
     assert {name for name, kind in kinds.items() if kind == "estimated"} == {"L_g", "rho_g", "L_phi"}
-    assert {name for name, kind in kinds.items() if kind == "exact"} == {"mu", "R"}
+    assert {name for name, kind in kinds.items() if kind == "exact"} == {"mu", "R", "n_f", "n_g"}
 
 
 def test_L_g_and_rho_g_hold_where_y_star_can_be(instance: Instance, plain: Numpy) -> None:
