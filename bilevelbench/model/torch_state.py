@@ -1,4 +1,4 @@
-"""The state of torch that everyone shares, its default dtype, and where tensors are."""
+"""The state of torch that everyone shares: its threads and its default dtype."""
 
 from __future__ import annotations
 
