@@ -134,18 +134,18 @@ def _over_lanes(level: OneLane) -> Function:
         return lambda x, y, rows=None: over_lanes(x, y)
 
     def on_rows(x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
+        """The rows of a lane weigh the same, but for some at its end that weigh nothing."""
         if rows is None:
             return over_lanes(x, y, shared=(data.rows,))
-        # In each lane the rows that count stand first and weigh the same; lanes with equally many are asked together.
-        counts = (rows.weight != 0).sum(-1)
-        groups = [(counts == count).nonzero().squeeze(-1) for count in counts.unique()]
-        if len(groups) == 1:
-            value = over_lanes(x, y, data.at(rows.index[:, : counts[0]]))
-        else:
+        if bool(rows.weight.all()):
+            value = over_lanes(x, y, data.at(rows.index))
+        else:  # in each lane the rows that count stand first; lanes with equally many are asked together
+            counts = (rows.weight != 0).sum(-1)
             value = torch.zeros_like(x[:, :1])
-            for lanes in groups:
-                some = data.at(rows.index[lanes, : counts[lanes[0]]])
-                value = value.index_copy(0, lanes, over_lanes(x[lanes], y[lanes], some))
+            for count in counts.unique():
+                lanes = (counts == count).nonzero().squeeze(-1)
+                some = over_lanes(x[lanes], y[lanes], data.at(rows.index[lanes, :count]))
+                value = value.index_copy(0, lanes, some)
         return rows.weight.sum(-1, keepdim=True) * value
 
     return on_rows
