@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.constants import Constant
 from bilevelbench.model.constraints import Projection, projection_of
 from bilevelbench.model.noise import Exact
-from bilevelbench.model.own_functions import OwnProblem, own_problem
+from bilevelbench.model.own_functions import OwnProblem, estimate_curvature, own_problem
 from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.model.torch_state import default_dtype
@@ -123,13 +124,13 @@ def solve(
         steps = 1000
     limits = checked_budget(budget=budget, steps=steps, seconds=seconds)
     schedule, pace = pace_of(evaluate)
-    own = own_problem(
-        f, g, x0, y0, data_f=data_f, data_g=data_g, constants=constants, device=device, dtype=dtype,
-        until=began + SHARE * (seconds or math.inf),
-    )  # fmt: skip
+    own = own_problem(f, g, x0, y0, data_f=data_f, data_g=data_g, constants=constants, device=device, dtype=dtype)
     instance = own.instance
+    estimate_curvature(instance, began + SHARE * (seconds or math.inf))
     if project is not None:
-        instance.project = projection_of(project, instance.x0, own.x.given, own.x.vector)
+        instance.project = projection_of(
+            project, instance.x0, own.x.given, functools.partial(own.x.vector, "what the projection returns")
+        )
     params = _with_batch(algorithm, params, batch, own)
     method = _chosen(algorithm, params, outer_optimizer is not None).resolve(instance.constants)
     trial = _trial(

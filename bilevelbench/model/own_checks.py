@@ -57,10 +57,10 @@ def _check_value(level: OneLane, x: Tensor, y: Tensor) -> None:
         if any(sign in str(error) for sign in _MIXED):
             raise _mixed(level, x, error) from error
         raise
-    for what, tensor, version in zip(("x", "y", *["its batch"] * len(data)), (x, y, *data), versions, strict=True):
+    for what, tensor, version in zip(("x", "y", *["batch"] * len(data)), (x, y, *data), versions, strict=True):
         if tensor._version != version:
             raise InvalidInput(
-                f"{name} changes {what} in place; make a new tensor: `z = {what[-1]} + 1` instead of `+= 1` or `add_(1)`"
+                f"{name} changes its argument {what} in place; make a new tensor: `z = {what} + 1`, not `+= 1` or `add_(1)`"
             )
     if value.dtype != x.dtype or value.device != x.device:
         raise InvalidInput(

@@ -17,6 +17,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map, tree_u
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
 from bilevelbench.errors import InvalidInput
+from bilevelbench.model.pytrees import placed_tree
 from bilevelbench.processes import free_memory
 
 _AT_ONCE = 256  # rows that are collated together
@@ -31,14 +32,16 @@ class OwnData:
     batch: int | None = None
 
     @classmethod
-    def of(cls, name: str, given: Any) -> OwnData:
+    def of(
+        cls, name: str, given: Any, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
+    ) -> OwnData:
         if isinstance(given, DataLoader):
             rows, batch = _collated(name, _batches(given)), given.batch_size
         elif isinstance(given, Dataset):
             rows, batch = _collated(name, _chunks(given, default_collate)), None
         else:
             rows, batch = given, None
-        return cls(rows, _length(name, rows), batch)
+        return cls(placed_tree(rows, device, dtype), _length(name, rows), batch)
 
     def at(self, index: Tensor) -> Any:
         """The rows with these numbers, (..., B), with the axes of the index in front."""

@@ -47,6 +47,8 @@ def from_functions(
     metrics: Mapping[str, Function] | None = None,
     mu_at: Function | None = None,
     x_limit: float | None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
 ) -> Instance:
     """An `Instance` for `Problem.build` from two functions that know nothing of lanes: `f(x, y)`, `g(x, y)`, one number each.
 
@@ -54,11 +56,14 @@ def from_functions(
     parameters replaced. With `data_g` (a tensor, a tuple or dict of tensors, a Dataset or a DataLoader) g is called as
     `g(x, y, batch)` and has to return the mean over the rows of its batch; the same for `data_f` and f. Data make the noise of
     the instance a `FiniteSum`. `metrics` are functions `(x, y)` to a number and `mu_at` one of x. Without L_g or L_gy among the
-    `constants` the largest curvature of g in y is estimated at the start.
+    `constants` the largest curvature of g in y is estimated at the start. Variables and data are moved to `device` and `dtype`.
     """
-    return own_problem(
-        f, g, x0, y0, data_f=data_f, data_g=data_g, constants=constants, metrics=metrics, mu_at=mu_at, x_limit=x_limit
-    ).instance
+    own = own_problem(
+        f, g, x0, y0, data_f=data_f, data_g=data_g, constants=constants, metrics=metrics, mu_at=mu_at, x_limit=x_limit,
+        device=device, dtype=dtype,
+    )  # fmt: skip
+    estimate_curvature(own.instance)
+    return own.instance
 
 
 def own_problem(
@@ -75,27 +80,41 @@ def own_problem(
     x_limit: float | None = None,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
-    until: float = math.inf,
 ) -> OwnProblem:
-    """Where variables and data are to be moved, and when the clock says that an estimate has taken long enough."""
-    x0, y0, data_f, data_g = (placed_tree(tree, device, dtype) for tree in (x0, y0, data_f, data_g))
-    x, y = Variables("x0", x0), Variables("y0", y0)
+    """The same with the shapes of its variables, and no constant but those that are given."""
+    x, y = (Variables(name, placed_tree(start, device, dtype)) for name, start in (("x0", x0), ("y0", y0)))
     check_alike(*x.first, *y.first)
     check_modules(x, y)
-    upper = OneLane("f", Call(f, x, y), None if data_f is None else OwnData.of("data_f", data_f))
-    lower = OneLane("g", Call(g, x, y), None if data_g is None else OwnData.of("data_g", data_g))
+    upper, lower = (
+        OneLane(name, Call(function, x, y), None if data is None else OwnData.of(f"data_{name}", data, device, dtype))
+        for name, function, data in (("f", f, data_f), ("g", g, data_g))
+    )
     check_start(upper, lower, x.flat, y.flat)
     instance = Instance(
-        f=_over_lanes(upper), g=_over_lanes(lower), x0=x.flat, y0=y.flat, noise=_noise(upper, lower), x_limit=x_limit,
+        f=_over_lanes(upper), g=_over_lanes(lower), x0=x.flat, y0=y.flat, constants=constants or {},
+        noise=_noise(upper, lower), x_limit=x_limit,
         metrics={name: OverLanes(name, OneLane(name, Call(metric, x, y))) for name, metric in (metrics or {}).items()},
         mu_at=None if mu_at is None else OverLanes("mu_at", OneLane("mu_at", Call(mu_at, x))),
     )  # fmt: skip
-    known = {**instance.constants.given, **(constants or {})}
-    if "L_g" not in known and "L_gy" not in known:
-        known["L_gy"] = estimated(_steepest(instance, until))
-    instance.constants = Constants(known, "your functions")
+    instance.constants.problem = "your functions"
     batches = [level.data.batch for level in (lower, upper) if level.data is not None]
     return OwnProblem(instance, x, y, next((batch for batch in batches if batch), None))
+
+
+def estimate_curvature(instance: Instance, until: float = math.inf) -> None:
+    """Unless L_g or L_gy is known: the largest curvature of g in y at the start, as an estimate of L_gy, not counted.
+
+    Whether there is a negative one is noted as well. `until` is when the clock says that this has taken long enough.
+    """
+    known = instance.constants
+    if "L_g" in known or "L_gy" in known:
+        return
+    smallest, largest = lower_curvatures(instance, until)
+    steepest = max(largest, -smallest)
+    if not steepest > 0:
+        raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
+    instance.is_bent = smallest < -(torch.finfo(instance.y0.dtype).eps ** 0.5) * largest
+    instance.constants = Constants({**known.given, "L_gy": estimated(steepest)}, known.problem)
 
 
 def seeded_module(make: Callable[[], M], generator: torch.Generator) -> M:
@@ -125,28 +144,18 @@ def _over_lanes(level: OneLane) -> Function:
         return lambda x, y, rows=None: over_lanes(x, y)
 
     def on_rows(x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
+        """The rows of a lane weigh the same, but for some at its end that weigh nothing."""
         if rows is None:
             return over_lanes(x, y, shared=(data.rows,))
-        # In each lane the rows that count stand first and weigh the same; lanes with equally many are asked together.
-        counts = (rows.weight != 0).sum(-1)
-        groups = [(counts == count).nonzero().squeeze(-1) for count in counts.unique()]
-        if len(groups) == 1:
-            value = over_lanes(x, y, data.at(rows.index[:, : counts[0]]))
-        else:
+        if bool(rows.weight.all()):
+            value = over_lanes(x, y, data.at(rows.index))
+        else:  # in each lane the rows that count stand first; lanes with equally many are asked together
+            counts = (rows.weight != 0).sum(-1)
             value = torch.zeros_like(x[:, :1])
-            for lanes in groups:
-                some = data.at(rows.index[lanes, : counts[lanes[0]]])
-                value = value.index_copy(0, lanes, over_lanes(x[lanes], y[lanes], some))
+            for count in counts.unique():
+                lanes = (counts == count).nonzero().squeeze(-1)
+                some = over_lanes(x[lanes], y[lanes], data.at(rows.index[lanes, :count]))
+                value = value.index_copy(0, lanes, some)
         return rows.weight.sum(-1, keepdim=True) * value
 
     return on_rows
-
-
-def _steepest(instance: Instance, until: float) -> float:
-    """The largest curvature of g in y at the start; whether there is a negative one is noted."""
-    smallest, largest = lower_curvatures(instance, until)
-    steepest = max(largest, -smallest)
-    if not steepest > 0:
-        raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
-    instance.is_bent = smallest < -(torch.finfo(instance.y0.dtype).eps ** 0.5) * largest
-    return steepest

@@ -44,8 +44,8 @@ LEVELS = {
     "number": (lambda x, y: 1.0, r"returned float; it has to return a torch tensor"),
     "integer": (lambda x, y: (y > x).sum(), r"returned torch.int64 on cpu for variables that are torch.float64"),
     "other dtype": (lambda x, y: (y - x).square().sum().float(), r"returned torch.float32 on cpu"),
-    "in place": (changes_in_place, r"changes y in place; make a new tensor: `z = y \+ 1`"),
-    "in place by a view": (changes_its_view, r"changes y in place"),
+    "in place": (changes_in_place, r"changes its argument y in place; make a new tensor: `z = y \+ 1`"),
+    "in place by a view": (changes_its_view, r"changes its argument y in place"),
     "chance": (lambda x, y: (y - x + torch.rand(2)).square().sum(), r"gave two values at one point: it draws random numbers"),
     "dropout": (lambda x, y: dropout(y - x + 1, 0.5).square().sum(), r"two values at one point.*\.eval\(\)"),
     "slope": (lambda x, y: (y - x).square().sum().sqrt(), r"the gradient of [fg] in [xy] is not finite at \(x0, y0\)"),
@@ -182,7 +182,7 @@ def test_a_batch_that_is_changed_in_place():
         batch *= 2
         return mean_on(x, y, batch)
 
-    with pytest.raises(InvalidInput, match="g changes its batch in place"):
+    with pytest.raises(InvalidInput, match="g changes its argument batch in place"):
         build(g=changes, data_g=ROWS.clone())
 
 

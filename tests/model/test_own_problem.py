@@ -222,3 +222,10 @@ def test_the_same_seed_gives_the_same_bits():
     assert_same(once, again)
     assert once.runs.seed.tolist() == [0, 1]
     assert once.curve.groupby("trial_id").val_loss.last().nunique() == 2
+
+
+def test_variables_and_data_are_moved_to_a_dtype(data, normal):
+    instance = from_functions(f, g, normal(3), {"w": normal(3)}, data_g=data[0], data_f=data[1], dtype="float32")
+    assert instance.x0.dtype == torch.float32
+    x, y = normal(4, 3).float(), normal(4, 3).float()
+    assert instance.grad_g_y(x, y).dtype == torch.float32

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import vmap
 
 from bilevelbench import InvalidInput
-from bilevelbench.model.pytrees import Call, Variables
+from bilevelbench.model.pytrees import Call, Variables, placed_tree
 
 Pair = namedtuple("Pair", ["a", "b"])
 
@@ -178,3 +178,31 @@ def test_one_module_in_two_places():
 def test_what_is_no_variable(start, message):
     with pytest.raises(InvalidInput, match=message):
         Variables("x0", start)
+
+
+def test_vector_of_what_has_the_shape():
+    module = net()
+    variables = Variables("x0", {"net": module, "scale": [numbers(2)]})
+    given = variables.derivative(3 * variables.flat)
+    assert torch.equal(variables.vector("v", given), 3 * variables.flat)
+    for wrong in (
+        {"net": given["net"]},
+        {"net": {}, "scale": given["scale"]},
+        {**given, "scale": given["scale"][0]},
+        3,
+    ):
+        with pytest.raises(InvalidInput, match="v is built otherwise than x0"):
+            variables.vector("v", wrong)
+    with pytest.raises(InvalidInput, match=r"v has \(3,\) where x0 has a tensor of shape \(2,\)"):
+        variables.vector("v", {**given, "scale": [numbers(3)]})
+
+
+def test_moved_to_a_dtype_and_a_device():
+    module = net()
+    moved = placed_tree({"net": module, "labels": torch.arange(3), "w": [numbers(2)]}, "meta", "float32")
+    assert moved["net"][0].weight.dtype == torch.float32
+    assert moved["net"][1].num_batches_tracked.dtype == torch.int64
+    assert moved["labels"].dtype == torch.int64
+    assert {moved["net"][0].weight.device.type, moved["labels"].device.type, moved["w"][0].device.type} == {"meta"}
+    assert module[0].weight.dtype == torch.float64  # one's own module stays where it is
+    assert placed_tree(module, None, None) is module

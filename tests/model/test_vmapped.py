@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import dropout
 
 from bilevelbench.model.derivatives import derive
+from bilevelbench.model.queries import QUERIES
 from bilevelbench.model.vmapped import OverLanes
 
 W = torch.linspace(-1, 1, 15, dtype=torch.float64).reshape(5, 3)
@@ -27,7 +28,7 @@ def test_every_query_is_that_of_each_lane_alone(normal):
     x, y, v = normal(6, 3), normal(6, 5), normal(6, 5)
     table = derive(OverLanes("f", f), OverLanes("g", g), {})
     for name, query in table.items():
-        arguments = (x, y, v) if name in ("hvp_g_yy", "jvp_g_xy") else (x, y)
+        arguments = (x, y, v) if QUERIES[name].takes_vector else (x, y)
         together = query(*arguments)
         alone = [query(*(t[i : i + 1] for t in arguments)) for i in range(6)]
         for block in range(2) if isinstance(together, tuple) else (None,):
