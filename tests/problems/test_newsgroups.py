@@ -510,9 +510,7 @@ def test_without_data_and_network_the_five_places_are_named(small_file, monkeypa
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups_vectorized", fetch)
-    with pytest.raises(
-        InvalidInput, match=r"six places: .*BILEVELBENCH_DATA.*bundled.*package.*cache.*network failed"
-    ):
+    with pytest.raises(InvalidInput, match=r"six places: .*BILEVELBENCH_DATA.*bundled.*package.*cache.*network failed"):
         Newsgroups().build()
     row = bilevelbench.run("f2ba", "newsgroups", steps=1).runs.iloc[0]
     assert row.status == "error"
