@@ -103,7 +103,7 @@ class _Distill(Problem):
                 f"per_class = {self.per_class}: {self.name} has a class of {fewest} training images, and the synthetic "
                 "ones begin as real ones; take fewer"
             )
-        return A[torch.stack(chosen, 1).T.flatten()].reshape(1, -1)
+        return A[torch.stack(chosen, 1).flatten()].reshape(1, -1)
 
     def _data(self) -> tuple[Part, Part]:
         """Real training rows and test rows with their labels, in float64."""

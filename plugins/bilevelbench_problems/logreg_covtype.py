@@ -60,9 +60,8 @@ class LogRegCovtype(LogReg):
 
     def _split(self) -> list[tuple[Tensor, Tensor]]:
         A, b = self._features()  # in random order
-        n_test = math.ceil(0.2 * len(b))
-        n_val = math.ceil(0.2 * (len(b) - n_test))
-        parts = (slice(n_test + n_val, None), slice(n_test, n_test + n_val), slice(n_test))
+        n_train, n_val, _ = sizes(len(b))
+        parts = (slice(n_train), slice(n_train, n_train + n_val), slice(n_train + n_val, None))
         train = A[parts[0]]
         mean, deviation = train.mean(0), train.std(0, correction=0)
         A.sub_(mean).div_(deviation.where(deviation > 0, torch.inf))
@@ -70,6 +69,13 @@ class LogRegCovtype(LogReg):
 
     def _constants(self) -> dict[str, Constant]:
         return _constants(self)
+
+
+def sizes(n: int) -> tuple[int, int, int]:
+    """Rows for training, validation and tests."""
+    n_test = math.ceil(0.2 * n)
+    n_val = math.ceil(0.2 * (n - n_test))
+    return n - n_test - n_val, n_val, n_test
 
 
 @functools.lru_cache(maxsize=1)

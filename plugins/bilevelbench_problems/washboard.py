@@ -157,6 +157,7 @@ class WashboardA3(_Washboard):
     """
 
     name = "washboard_a3"
+    embedded = False  # `run --all` has `washboard`
 
     def width(self) -> float:
         return 1 / math.sqrt(self.kappa)
