@@ -18,7 +18,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from bilevelbench.model.instance import Instance
@@ -71,6 +70,8 @@ def _by_lanczos(instance: Instance, gradient: Gradient, x: Tensor, y: Tensor, h:
 
 
 def _lanczos(instance: Instance, gradient: Gradient, x: Tensor, y: Tensor, h: float) -> tuple[float, float]:
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh  # no worker waits for it until then
+
     if not bool(torch.isfinite(x).all()):
         return float("nan"), float("nan")
 

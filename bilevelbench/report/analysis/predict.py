@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from scipy.integrate import quad
-from scipy.optimize import brentq
 
 #: What a row's step sizes, batches and loop lengths are set by.
 SetBy = Literal["eps", "steps", "kappa"]
@@ -32,6 +30,8 @@ def asymptotic(claimed: float, set_by: SetBy, q: float) -> float:
 
 def steps_to(eps: float, eta: float, q: float, rule: str, u0: float = 0.0) -> float:
     """Steps of length eta |p'| until |p'| (rule "hit") or its mean over the steps so far (rule "mean") is eps."""
+    from scipy.optimize import brentq  # slow to import
+
     if rule == "hit":
         return _integral(u0, float(np.sqrt(eps ** (-2 / q) - 1)), q) / eta
 
@@ -45,6 +45,8 @@ def steps_to(eps: float, eta: float, q: float, rule: str, u0: float = 0.0) -> fl
 
 def _integral(low: float, high: float, q: float) -> float:
     """Of (1 + u^2)^(q/2), on a logarithmic scale beyond 1, where it is a power."""
+    from scipy.integrate import quad  # slow to import
+
     inner, _ = quad(lambda u: (1 + u * u) ** (q / 2), low, min(high, 1.0))
     if high <= 1.0:
         return float(inner)

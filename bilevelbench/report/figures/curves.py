@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bilevelbench.report.analysis import ranking
 from bilevelbench.report.analysis.summary import titled
-from bilevelbench.report.figures.style import COLOURS, INK, legend, looks, settings, svg
+from bilevelbench.report.figures.style import COLOURS, INK, despine, legend, looks, settings, svg
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 
@@ -127,7 +126,7 @@ def sensitivity_figure(results: Results, title: str, algorithm: str) -> Figure |
             axes.set_xlabel(name, parse_math=False)
             axes.grid(alpha=0.15, linewidth=0.6)
         row[0].set_ylabel("best |grad phi|, median of trials")
-        sns.despine(figure)
+        despine(figure)
     return figure
 
 
@@ -163,7 +162,7 @@ def _canvas(methods: int) -> tuple[Figure, Axes]:
 def _finish(axes: Axes, lines: Sequence[Any], names: Sequence[str]) -> None:
     axes.grid(alpha=0.15, linewidth=0.6)
     legend(axes, lines, names)
-    sns.despine(axes.figure)
+    despine(axes.figure)
 
 
 def band(curve: pd.DataFrame, y: str = "grad_phi") -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -8,7 +8,6 @@ import textwrap
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -55,7 +54,7 @@ def experiment_figure(outcome: ExperimentOutcome) -> Figure:
         said = [printable(outcome.figure.title), *([f"Tuning: {outcome.tuning}"] if outcome.tuning else [])]
         width = int(_LETTERS * figure.get_figwidth())
         figure.suptitle("\n".join(textwrap.fill(line, width) for line in said), fontsize=9).set_parse_math(False)
-        sns.despine(figure)
+        style_figures.despine(figure)
     return figure
 
 

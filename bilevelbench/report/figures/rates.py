@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -44,7 +43,7 @@ def rate_figure(title: str, rows: Sequence[RateRecord], families: Mapping[str, s
         axes.set_title(printable(title), parse_math=False)
         if drawn:
             style_figures.legend(axes, lines, names, "measured slope of calls")
-        sns.despine(canvas)
+        style_figures.despine(canvas)
     return canvas
 
 
@@ -75,7 +74,7 @@ def claim_figure(title: str, rows: Sequence[RateRecord], families: Mapping[str, 
         )
         axes.set_title(printable(title), parse_math=False)
         axes.grid(axis="x", alpha=0.15, linewidth=0.6)
-        sns.despine(canvas)
+        style_figures.despine(canvas)
     return canvas
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import LogFormatter
 
 from bilevelbench.errors import StoreError
@@ -42,6 +41,8 @@ def looks(methods: Sequence[str], families: Mapping[str, str] | None = None) -> 
     names = sorted(methods)
     known = {name: family_of((families or {}).get(name, "")) for name in names}
     if set(known.values()) <= {"other"}:
+        import seaborn as sns  # with scipy.stats it takes a third of a second to import
+
         colours = [c for c in sns.color_palette("colorblind").as_hex() if c != "#fbafe4"]  # pale pink is lost on paper
         styles = list(product(_LINES, colours))
         return {
@@ -55,6 +56,12 @@ def looks(methods: Sequence[str], families: Mapping[str, str] | None = None) -> 
         seen[colour] += 1
         out[name] = _look(colour, _LINES[n % len(_LINES)], _MARKERS[n % len(_MARKERS)])  # 4 and 9: 36 pairs
     return out
+
+
+def despine(figure: Figure | SubFigure) -> None:
+    """Axes with a left and a bottom line only."""
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
 
 
 def svg(figure: Figure, prefix: str = "") -> str:

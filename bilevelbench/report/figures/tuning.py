@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -39,7 +38,7 @@ def tuning_figure(tuning: Tuning, problem: str) -> Figure | None:
         _range(row[0], points.loc[np.isfinite(points["score"]), "score"])
         row[0].set_ylabel(f"{tuning.rule['by']}, best over the others", parse_math=False)
         style_figures.legend(row[-1], list(lines.values()), list(lines))
-        sns.despine(figure)
+        style_figures.despine(figure)
     return figure
 
 
