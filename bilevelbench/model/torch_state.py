@@ -1,4 +1,4 @@
-"""The state of torch that everyone shares: its threads and its default dtype."""
+"""torch's default dtype, which the whole process shares, and where tensors are."""
 
 from __future__ import annotations
 
