@@ -28,7 +28,7 @@ from bilevelbench.execute.run import run_trials
 from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.constants import Constant
 from bilevelbench.model.noise import Exact
-from bilevelbench.model.own_functions import OwnProblem, own_problem
+from bilevelbench.model.own_functions import OwnProblem, estimate_curvature, own_problem
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.model.rounding import one_thread
@@ -152,6 +152,7 @@ def solve(
         steps = 1000
     own = own_problem(f, g, x0, y0, data_f=data_f, data_g=data_g, constants=constants)
     instance = own.instance
+    estimate_curvature(instance)
     method = _chosen(algorithm, _with_batch(algorithm, params, batch, own)).resolve(instance.constants)
     trial = Trial(
         algorithm=Spec(name=method.name),

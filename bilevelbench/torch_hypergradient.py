@@ -141,11 +141,8 @@ class _Point:
         return self._instance.functions[query](self._x0, y, *vector)
 
     def like_y(self, name: str, given: Any) -> Tensor:
-        """A vector that an earlier call left behind."""
-        flat = Variables(name, given).flat[None]
-        if flat.shape != self.y0.shape:
-            raise InvalidInput(f"{name} has {flat.numel()} numbers and y {self.y0.numel()}; give it in the shape of y")
-        return flat
+        """What an earlier call left behind."""
+        return self._y.vector(name, given)[None]
 
     def estimate(self, grad: Tensor, *, y: Tensor, v: Tensor | None = None, z: Tensor | None = None) -> Hypergradient:
         passes = self._instance.passes

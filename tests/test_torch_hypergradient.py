@@ -188,7 +188,7 @@ def test_arguments_are_left_alone():
         (lambda: hg.implicit(ridge_f, ridge_g, t(X), t(Y), solver="newman"), "solver='newman'; did you mean 'neumann'"),
         (lambda: hg.implicit(ridge_f, ridge_g, t(X), t(Y), solver="neumann"), "step=None: neumann needs a positive step"),
         (lambda: hg.implicit(ridge_f, ridge_g, t(X), t(Y), steps=0), "steps=0: give a whole number, 1 or more"),
-        (lambda: hg.implicit(ridge_f, ridge_g, t(X), t(Y), v=t(Y[:2])), "v has 2 numbers and y 6"),
+        (lambda: hg.implicit(ridge_f, ridge_g, t(X), t(Y), v=t(Y[:2])), r"v has \(2,\) where y has a tensor of shape \(6,\)"),
         (lambda: hg.unrolled(ridge_f, ridge_g, t(X), t(Y), step=-1.0), "step=-1.0: unrolled needs a positive step"),
         (lambda: hg.penalty(ridge_f, ridge_g, t(X), t(Y), lam=0.0, step=0.1), "lam=0.0: a penalty is a positive number"),
         (lambda: hg.implicit(lambda x, y: y, ridge_g, t(X), t(Y)), "f returned a tensor of shape"),

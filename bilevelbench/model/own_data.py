@@ -35,14 +35,13 @@ class OwnData:
     def of(
         cls, name: str, given: Any, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
     ) -> OwnData:
-        """What is collated here is moved to `device` and `dtype` here."""
         if isinstance(given, DataLoader):
-            rows, batch = placed_tree(_collated(name, _batches(given)), device, dtype), given.batch_size
+            rows, batch = _collated(name, _batches(given)), given.batch_size
         elif isinstance(given, Dataset):
-            rows, batch = placed_tree(_collated(name, _chunks(given, default_collate)), device, dtype), None
+            rows, batch = _collated(name, _chunks(given, default_collate)), None
         else:
             rows, batch = given, None
-        return cls(rows, _length(name, rows), batch)
+        return cls(placed_tree(rows, device, dtype), _length(name, rows), batch)
 
     def at(self, index: Tensor) -> Any:
         """The rows with these numbers, (..., B), with the axes of the index in front."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -58,10 +57,12 @@ def from_functions(
     the instance a `FiniteSum`. `metrics` are functions `(x, y)` to a number and `mu_at` one of x. Without L_g or L_gy among the
     `constants` the largest curvature of g in y is estimated at the start. Variables and data are moved to `device` and `dtype`.
     """
-    return own_problem(
+    own = own_problem(
         f, g, x0, y0, data_f=data_f, data_g=data_g, constants=constants, metrics=metrics, mu_at=mu_at, x_limit=x_limit,
         device=device, dtype=dtype,
-    ).instance  # fmt: skip
+    )  # fmt: skip
+    estimate_curvature(own.instance)
+    return own.instance
 
 
 def own_problem(
@@ -78,27 +79,32 @@ def own_problem(
     x_limit: float | None = None,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
-    until: float = math.inf,
 ) -> OwnProblem:
-    """Where variables and data are to be moved, and when the clock says that an estimate has taken long enough."""
-    x0, y0, data_f, data_g = (placed_tree(tree, device, dtype) for tree in (x0, y0, data_f, data_g))
-    x, y = Variables("x0", x0), Variables("y0", y0)
+    """The same with the shapes of its variables, and no constant but those that are given."""
+    x, y = (Variables(name, placed_tree(start, device, dtype)) for name, start in (("x0", x0), ("y0", y0)))
     check_alike(*x.first, *y.first)
     check_modules(x, y)
-    upper = OneLane("f", Call(f, x, y), None if data_f is None else OwnData.of("data_f", data_f, device, dtype))
-    lower = OneLane("g", Call(g, x, y), None if data_g is None else OwnData.of("data_g", data_g, device, dtype))
+    upper, lower = (
+        OneLane(name, Call(function, x, y), None if data is None else OwnData.of(f"data_{name}", data, device, dtype))
+        for name, function, data in (("f", f, data_f), ("g", g, data_g))
+    )
     check_start(upper, lower, x.flat, y.flat)
     instance = Instance(
-        f=_over_lanes(upper), g=_over_lanes(lower), x0=x.flat, y0=y.flat, noise=_noise(upper, lower), x_limit=x_limit,
+        f=_over_lanes(upper), g=_over_lanes(lower), x0=x.flat, y0=y.flat, constants=constants or {},
+        noise=_noise(upper, lower), x_limit=x_limit,
         metrics={name: OverLanes(name, OneLane(name, Call(metric, x, y))) for name, metric in (metrics or {}).items()},
         mu_at=None if mu_at is None else OverLanes("mu_at", OneLane("mu_at", Call(mu_at, x))),
     )  # fmt: skip
-    known = {**instance.constants.given, **(constants or {})}
-    if "L_g" not in known and "L_gy" not in known:
-        known["L_gy"] = estimated(_top_curvature(instance))
-    instance.constants = Constants(known, "your functions")
+    instance.constants.problem = "your functions"
     batches = [level.data.batch for level in (lower, upper) if level.data is not None]
     return OwnProblem(instance, x, y, next((batch for batch in batches if batch), None))
+
+
+def estimate_curvature(instance: Instance) -> None:
+    """Unless L_g or L_gy is known: the largest curvature of g in y at the start, as an estimate of L_gy, not counted."""
+    known = instance.constants
+    if "L_g" not in known and "L_gy" not in known:
+        instance.constants = Constants({**known.given, "L_gy": estimated(_top_curvature(instance))}, known.problem)
 
 
 def seeded_module(make: Callable[[], M], generator: torch.Generator) -> M:

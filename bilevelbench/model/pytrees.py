@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map, tree_unflatten
 
 from bilevelbench.errors import InvalidInput
 from bilevelbench.model.torch_state import placed
@@ -84,7 +84,6 @@ class Variables:
                 yield leaf, parameter, tensor
 
     def _check_alike(self) -> None:
-        first: tuple[str, Tensor] | None = None
         for leaf, parameter, tensor in self._named():
             here = leaf.name_of(parameter)
             if tensor.dtype not in _DTYPES:
@@ -92,9 +91,7 @@ class Variables:
                     f"{here} is {tensor.dtype}; give both as float64, or both as float32, and keep integers and other "
                     "constants outside the variables"
                 )
-            if first is not None:
-                check_alike(*first, here, tensor)
-            first = first or (here, tensor)
+            check_alike(*self.first, here, tensor)
 
     @property
     def first(self) -> tuple[str, Tensor]:
@@ -122,23 +119,6 @@ class Variables:
                 values.append(pieces[0][1])
         return tree_unflatten(values, self._spec), swaps
 
-    def given(self, vector: Tensor) -> Any:
-        """In its owner's shape, for a function that is not differentiated."""
-        if self.modules:
-            raise InvalidInput(
-                f"{self.name} holds a module, and a function of your own would see its old parameters; confine it with "
-                "bilevelbench.Box(low, high), Simplex(total) or Ball(radius)"
-            )
-        return self.bound(vector)[0]
-
-    def vector(self, tree: Any) -> Any:
-        """The tensors of a tree like the start as one vector; what is not like it, as it is."""
-        found, spec = tree_flatten(tree)
-        shapes = [value.shape if isinstance(value, Tensor) else None for value in found]
-        return (
-            torch.cat([value.reshape(-1) for value in found]) if (spec, shapes) == (self._spec, self._shapes) else tree
-        )
-
     def answer(self, vector: Tensor) -> Any:
         """Tensors where there were tensors; for a module a state dict, which its `load_state_dict` takes."""
         return self._shaped(vector, lambda leaf, pieces: leaf.state(dict(pieces)))
@@ -146,6 +126,23 @@ class Variables:
     def derivative(self, vector: Tensor) -> Any:
         """The same for a gradient: for a module a dict of its moving parameters by name."""
         return self._shaped(vector, lambda leaf, pieces: {name: piece.clone() for name, piece in pieces})
+
+    def vector(self, name: str, given: Any) -> Tensor:
+        """What has this shape, as `derivative` gives it, as a vector."""
+        try:
+            parts = self._spec.flatten_up_to(given)
+            tensors = [
+                part[parameter] if parameter else part
+                for leaf, part in zip(self.leaves, parts, strict=True)
+                for parameter, _ in leaf.parameters
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{name} is built otherwise than {self.name} ({error}); give it in that shape") from None
+        for tensor, shape in zip(tensors, self._shapes, strict=True):
+            if not isinstance(tensor, Tensor) or tensor.shape != shape:
+                seen = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+                raise InvalidInput(f"{name} has {seen} where {self.name} has a tensor of shape {tuple(shape)}")
+        return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
     def _shaped(self, vector: Tensor, of_module: Callable[[_Leaf, list[tuple[str, Tensor]]], Any]) -> Any:
         values = [
@@ -155,20 +152,19 @@ class Variables:
         return tree_unflatten(values, self._spec)
 
 
-def placed_tree(tree: Any, device: str | torch.device | None, dtype: str | torch.dtype | None) -> Any:
-    """The floating-point tensors of a tree on this device and in this dtype; of a module, those of a copy."""
+def placed_tree(start: Any, device: str | torch.device | None, dtype: str | torch.dtype | None) -> Any:
+    """A tree of variables or data where it was asked for; a module is copied, and integers keep their dtype."""
     if device is None and dtype is None:
-        return tree
+        return start
 
-    def moved(leaf: Any) -> Any:
+    def move(leaf: Any) -> Any:
         if isinstance(leaf, nn.Module):
-            like = placed(next(iter(leaf.parameters()), torch.zeros(())), device, dtype)
-            return copy.deepcopy(leaf).to(device=like.device, dtype=like.dtype)
-        if isinstance(leaf, Tensor):
-            return placed(leaf, device, dtype if leaf.is_floating_point() else None)
-        return leaf
+            return copy.deepcopy(leaf)._apply(move)
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return placed(leaf, device, dtype if leaf.is_floating_point() else None)
 
-    return tree_map(moved, tree)
+    return tree_map(move, start)
 
 
 def check_alike(name: str, tensor: Tensor, other: str, second: Tensor) -> None:

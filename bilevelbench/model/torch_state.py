@@ -1,4 +1,4 @@
-"""torch's default dtype, which the whole process shares, and where tensors are."""
+"""The state of torch that everyone shares: its threads and its default dtype."""
 
 from __future__ import annotations
 

@@ -180,16 +180,21 @@ def test_what_is_no_variable(start, message):
         Variables("x0", start)
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_vector_of_what_has_the_shape(name):
-    variables = Variables("x0", TREES[name])
-    assert torch.equal(variables.vector(variables.answer(3 * variables.flat)), 3 * variables.flat)
-    assert torch.equal(variables.vector(variables.given(3 * variables.flat)), 3 * variables.flat)
-
-
-@pytest.mark.parametrize("other", [{"b": numbers(2)}, {"b": numbers(2), "a": numbers(3)}, numbers(5), {"b": 1, "a": 2}])
-def test_what_has_another_shape_is_no_vector(other):
-    assert Variables("x0", TREES["dict"]).vector(other) is other
+def test_vector_of_what_has_the_shape():
+    module = net()
+    variables = Variables("x0", {"net": module, "scale": [numbers(2)]})
+    given = variables.derivative(3 * variables.flat)
+    assert torch.equal(variables.vector("v", given), 3 * variables.flat)
+    for wrong in (
+        {"net": given["net"]},
+        {"net": {}, "scale": given["scale"]},
+        {**given, "scale": given["scale"][0]},
+        3,
+    ):
+        with pytest.raises(InvalidInput, match="v is built otherwise than x0"):
+            variables.vector("v", wrong)
+    with pytest.raises(InvalidInput, match=r"v has \(3,\) where x0 has a tensor of shape \(2,\)"):
+        variables.vector("v", {**given, "scale": [numbers(3)]})
 
 
 def test_moved_to_a_dtype_and_a_device():
