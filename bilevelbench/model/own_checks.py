@@ -42,6 +42,8 @@ def _trouble(module: nn.Module) -> str:
 
 
 def check_start(f: OneLane, g: OneLane, x0: Tensor, y0: Tensor) -> None:
+    if x0.is_meta:
+        raise InvalidInput("x0 and y0 are on the device meta, where tensors have no numbers; give them on cpu or cuda")
     for level in (f, g):
         _check_value(level, x0.clone(), y0.clone())
     _check_paths(f, g, x0, y0)

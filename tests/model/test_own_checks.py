@@ -111,6 +111,11 @@ def test_of_the_start(start, message):
         build(**start)
 
 
+def test_a_start_without_numbers():
+    with pytest.raises(InvalidInput, match="x0 and y0 are on the device meta, where tensors have no numbers"):
+        build(x0=torch.zeros(2, device="meta"), y0=torch.zeros(2, device="meta"))
+
+
 # ---- modules
 
 

@@ -8,7 +8,7 @@ import torch
 from helpers import alone, assert_same, packed, plugins, trial
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from bilevelbench import FiniteSum, Oracle, Problem, from_functions, seeded_module
 from bilevelbench.engine.sanity import check_instance
@@ -224,8 +224,18 @@ def test_the_same_seed_gives_the_same_bits():
     assert once.curve.groupby("trial_id").val_loss.last().nunique() == 2
 
 
-def test_variables_and_data_are_moved_to_a_dtype(data, normal):
-    instance = from_functions(f, g, normal(3), {"w": normal(3)}, data_g=data[0], data_f=data[1], dtype="float32")
-    assert instance.x0.dtype == torch.float32
+@pytest.mark.parametrize(
+    "wrapped", [tuple, lambda rows: TensorDataset(*rows), lambda rows: DataLoader(TensorDataset(*rows))]
+)
+def test_variables_and_data_are_moved_to_a_dtype(normal, wrapped):
+    def lower(x, y, batch):
+        a, b, which = batch
+        assert which.dtype == torch.int64
+        return (a @ y["w"] - b).square().mean() + (x - y["w"]).square().sum()
+
+    rows = normal(17, 3), normal(17), torch.arange(17)
+    instance = from_functions(
+        lambda x, y: y["w"].square().sum(), lower, normal(3), {"w": normal(3)}, data_g=wrapped(rows), dtype="float32"
+    )
     x, y = normal(4, 3).float(), normal(4, 3).float()
-    assert instance.grad_g_y(x, y).dtype == torch.float32
+    assert instance.x0.dtype == instance.grad_g_y(x, y).dtype == torch.float32
