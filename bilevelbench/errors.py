@@ -26,6 +26,10 @@ class InvalidInput(BilevelbenchError):
     """A value that is out of range, of the wrong type or does not fit the others."""
 
 
+class MissingData(InvalidInput):
+    """A data file that is in none of the places where it is looked for."""
+
+
 class MissingConstant(BilevelbenchError):
     """A preset or a default needs a constant that the problem does not declare."""
 

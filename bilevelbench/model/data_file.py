@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bilevelbench.errors import InvalidInput
+from bilevelbench.errors import InvalidInput, MissingData
 
 _TIMEOUT = 60  # seconds without an answer from the network
 _SHARE = ("/usr/local/share", "/usr/share")
@@ -183,7 +183,7 @@ class DataFile:
             with urllib.request.urlopen(self.url, timeout=_TIMEOUT) as answer:
                 raw: bytes = answer.read()
         except OSError as error:
-            raise InvalidInput(self._nowhere(error)) from None
+            raise MissingData(self._nowhere(error)) from None
         return self._verified(raw, f"what {self.url} sent", "try again later, or get the file from elsewhere")
 
     def _nowhere(self, failure: OSError) -> str:

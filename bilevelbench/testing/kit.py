@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bilevelbench.errors import BilevelbenchError, BudgetExhausted, InvalidInput
+from bilevelbench.errors import BilevelbenchError, BudgetExhausted, InvalidInput, MissingData
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.known import KnownFailure
 from bilevelbench.model.problem import Problem
@@ -60,7 +60,7 @@ class Check:
             known = known_exceptions(plugin, list(self.names)).get(self.name)
             with one_thread():
                 self.function(plugin)
-        except Skip as skip:
+        except (Skip, MissingData) as skip:  # what cannot be read cannot be judged
             return "skipped", str(skip)
         except (KeyboardInterrupt, GeneratorExit):
             raise
@@ -100,12 +100,14 @@ def run_checks(plugin: Plugin | type[Plugin], begin: Callable[[str], None] = lam
     lost = ""
     for check in checks_for(made):
         if lost and check.tries:
-            yield Outcome(title_of(made), kind_of(made), check.name, "skipped", f"{lost!r} failed")  # type: ignore[arg-type]
+            yield Outcome(title_of(made), kind_of(made), check.name, "skipped", lost)  # type: ignore[arg-type]
             continue
         begin(check.name)
         outcome = check(made)
         if check.name in _FIRST and outcome.status == "failed":
-            lost = check.name
+            lost = f"{check.name!r} failed"
+        elif check.name == "builds" and outcome.status == "skipped":
+            lost = "'builds' was skipped"
         yield outcome
 
 

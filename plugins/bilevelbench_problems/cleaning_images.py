@@ -36,7 +36,8 @@ from bilevelbench import Constant, DataFile, bound, estimated
 from bilevelbench_problems.cross_entropy import Loss, Softmax
 from bilevelbench_problems.estimates import Levels, measured, top
 from bilevelbench_problems.images import FASHION_MNIST, MNIST, MNIST_5K, Images, fashion_mnist, mnist, mnist_5k
-from bilevelbench_problems.label_cleaning import Cleaning, Parts, Weighted, bounds, longest, mislabelled
+from bilevelbench_problems.label_cleaning import Cleaning, Parts, bounds, longest, mislabelled
+from bilevelbench_problems.weighted_cross_entropy import Weighted
 
 _CHECKED: Mapping[str, Any] = {"n_train": 60, "n_val": 40, "n_test": 40, "ridge": 0.1}
 

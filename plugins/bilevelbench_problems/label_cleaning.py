@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -38,10 +37,11 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Generator, Tensor
 
-from bilevelbench import Constant, FiniteSum, Instance, Problem, Rows, bound, dot, estimated, exact
+from bilevelbench import Constant, FiniteSum, Instance, Problem, bound, estimated, exact
 from bilevelbench_problems.common import joint_norm, spread
-from bilevelbench_problems.cross_entropy import CACHED_SCORES, Dense, Loss, Softmax, solve
+from bilevelbench_problems.cross_entropy import Dense, Loss, Softmax, solve
 from bilevelbench_problems.logreg import LogReg, LogRegDigits, LogRegIris
+from bilevelbench_problems.weighted_cross_entropy import Weighted
 
 _FLAT = 20.0  # σ' = 2e-9
 _SLOPES = (1 / 4, 1 / (6 * math.sqrt(3)), 1 / 8)  # the largest |σ'|, |σ''|, |σ'''|
@@ -148,97 +148,6 @@ def mislabelled(b: Tensor, classes: int, share: float, rng: Generator) -> tuple[
     given[chosen] = (b[chosen] + torch.randint(1, classes, chosen.shape, generator=rng)) % classes
     wrong[chosen] = True
     return given, wrong
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Some rows, or all: features (.., B, p), targets (.., C, B), x, weight and index (.., B), weights' sum (.., 1)."""
-
-    A: Tensor
-    T: Tensor
-    x: Tensor
-    weight: Tensor | float
-    total: Tensor | float
-    index: Tensor | None
-
-    def shares(self) -> Tensor:
-        return self.weight / (1 + torch.exp(-self.x))  # torch.sigmoid rounds an element by its place in the tensor
-
-    def slopes(self) -> Tensor:
-        w = 1 / (1 + torch.exp(-self.x))
-        return self.weight * w * (1 - w)
-
-    def back(self, values: Tensor, n: int) -> Tensor:
-        """(.., B) to the x_i that they belong to, (.., n); rows that were drawn twice add up."""
-        if self.index is None:
-            return values
-        zeros = values.new_zeros(*values.shape[:-1], n)
-        return zeros.scatter_add(-1, self.index.expand(values.shape), values)
-
-
-class Weighted:
-    """g and its derivatives over (*points, L, .), whole or of some rows."""
-
-    def __init__(self, A: Tensor, b: Tensor, classes: int, ridge: float, dtype: torch.dtype) -> None:
-        self.link, self.ridge, (self.n, self.p) = Softmax(classes), ridge, A.shape
-        self.A, self.T = A.to(dtype), self.link.targets(b).to(dtype)
-
-    def matrix(self, y: Tensor) -> Tensor:
-        Y: Tensor = y.unflatten(-1, (self.link.scores, self.p))
-        return Y
-
-    def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
-        batch = self._batch(x, rows)
-        losses = self.link.loss(self.matrix(y) @ batch.A.mT, batch.T)
-        return dot(batch.shares(), losses) + 0.5 * self.ridge * batch.total * dot(y, y)
-
-    def gradient(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
-        return self._by_blocks(self._gradient, rows, x, y)
-
-    def by_weight(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
-        return self._by_blocks(self._by_weight, rows, x, y)
-
-    def hvp(self, x: Tensor, y: Tensor, v: Tensor, rows: Rows | None = None) -> Tensor:
-        return self._by_blocks(self._hvp, rows, x, y, v)
-
-    def jvp(self, x: Tensor, y: Tensor, v: Tensor, rows: Rows | None = None) -> Tensor:
-        return self._by_blocks(self._jvp, rows, x, y, v)
-
-    def _gradient(self, batch: _Batch, y: Tensor) -> Tensor:
-        R = self.link.probabilities(self.matrix(y) @ batch.A.mT) - batch.T
-        return (R * batch.shares().unsqueeze(-2) @ batch.A).flatten(-2) + self.ridge * batch.total * y
-
-    def _by_weight(self, batch: _Batch, y: Tensor) -> Tensor:
-        losses = self.link.loss(self.matrix(y) @ batch.A.mT, batch.T)
-        return batch.back(batch.slopes() * losses, self.n)
-
-    def _hvp(self, batch: _Batch, y: Tensor, v: Tensor) -> Tensor:
-        P = self.link.probabilities(self.matrix(y) @ batch.A.mT)
-        bent = self.link.bend(P, self.matrix(v) @ batch.A.mT) * batch.shares().unsqueeze(-2)
-        return (bent @ batch.A).flatten(-2) + self.ridge * batch.total * v
-
-    def _jvp(self, batch: _Batch, y: Tensor, v: Tensor) -> Tensor:
-        R = self.link.probabilities(self.matrix(y) @ batch.A.mT) - batch.T
-        return batch.back(batch.slopes() * (R * (self.matrix(v) @ batch.A.mT)).sum(-2), self.n)
-
-    def _batch(self, x: Tensor, rows: Rows | None) -> _Batch:
-        if rows is None:
-            return _Batch(self.A, self.T, x, 1 / self.n, 1.0, None)
-        axes = torch.broadcast_shapes(x.shape[:-1], rows.index.shape[:-1])
-        mine = x.expand(*axes, -1).gather(-1, rows.index.expand(*axes, -1))
-        total = rows.weight.sum(-1, keepdim=True)  # one, except for blocks of unequal size
-        return _Batch(self.A[rows.index], self.T.T[rows.index].mT, mine, rows.weight, total, rows.index)
-
-    def _by_blocks(self, function: Callable[..., Tensor], rows: Rows | None, x: Tensor, *vectors: Tensor) -> Tensor:
-        """All rows: a few lanes at a time, so that their scores stay in the processor's cache."""
-        size = max(1, CACHED_SCORES // self.T.numel())
-        axes = torch.broadcast_shapes(x.shape[:-1], *(v.shape[:-1] for v in vectors))
-        if rows is not None or axes.numel() <= size:
-            return function(self._batch(x, rows), *vectors)
-        flat = (v.expand(*axes, -1).reshape(-1, v.shape[-1]).split(size) for v in (x, *vectors))
-        answers = [function(self._batch(at, None), *rest) for at, *rest in zip(*flat, strict=True)]
-        out: Tensor = torch.cat(answers).unflatten(0, axes)
-        return out
 
 
 @dataclass(frozen=True)

@@ -12,27 +12,33 @@ from pathlib import Path
 
 import bilevelbench_problems.cleaning_images as cleaning_images
 import bilevelbench_problems.images as images
+import bilevelbench_problems.weighted_cross_entropy as weighted_cross_entropy
 import numpy as np
 import pytest
 import torch
 from bilevelbench_problems import CleaningFashion, CleaningMNIST, DistillMNIST
 from bilevelbench_problems.images import PIXELS, Images
 from problem_checks import (
+    call,
     check_against_differences,
     check_derivatives,
     check_derivatives_of_rows,
     check_rows_are_unbiased,
     check_same,
+    close,
     normal,
 )
 from pydantic import ValidationError
 from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
+from test_chain import check_bits
 from test_logreg import some_rows
 
 import bilevelbench
 from bilevelbench import FiniteSum, InvalidInput
 from bilevelbench.engine.evaluator import Evaluator
+from bilevelbench.model.queries import QUERIES
+from bilevelbench.testing import run_checks
 
 FEW = {"n_train": 60, "n_val": 40, "n_test": 50, "ridge": 0.05}
 
@@ -161,6 +167,21 @@ def test_absent_images_are_a_sentence_with_the_places_that_were_tried(nowhere, p
         assert part in run.message
 
 
+def test_without_its_images_a_problem_is_not_judged(nowhere) -> None:
+    outcomes = {outcome.check: outcome for outcome in run_checks(CleaningFashion)}
+    assert {outcome.status for outcome in outcomes.values()} == {"passed", "skipped"}
+    assert "none of six places" in outcomes["builds"].message
+    assert outcomes["derivatives"].message == "'builds' was skipped"
+    assert outcomes["name"].status == "passed"
+
+
+def test_a_corrupt_file_is_judged(nowhere) -> None:
+    put(nowhere / images.FASHION_MNIST[0].path, b"something else")
+    outcomes = {outcome.check: outcome for outcome in run_checks(CleaningFashion)}
+    assert outcomes["builds"].status == "failed"
+    assert outcomes["derivatives"].message == "'builds' failed"
+
+
 @pytest.mark.parametrize("content", [b"", gzip.compress(b"0,1,2\n"), gzip.compress(b"0" * 100)[:-9]])
 def test_a_corrupt_file_is_refused_with_a_sentence(nowhere, content: bytes) -> None:
     put(nowhere / images.MNIST_5K.path, content)
@@ -273,6 +294,22 @@ def test_functions_derivatives_and_rows(synthetic) -> None:
     check_derivatives_of_rows(instance, some_rows(instance, 4, 7), normal(4, 60))
     check_rows_are_unbiased(instance)
     check_same(instance, problem.build())
+
+
+def test_many_rows_are_worked_off_in_parts(synthetic, monkeypatch) -> None:
+    instance = CleaningMNIST(**FEW).build()
+    x, y, v = normal(4, 60), normal(3, 4, 7850, seed=1), normal(3, 4, 7850, seed=2)
+    wanted = {query: call(instance.functions[query], *arguments(query, x, y, v)) for query in QUERIES}
+    monkeypatch.setattr(weighted_cross_entropy, "CACHED_SCORES", 100)
+    monkeypatch.setattr(weighted_cross_entropy, "_PART", 16)  # four parts, the last one smaller
+    for query, whole in wanted.items():
+        for ours, theirs in zip(call(instance.functions[query], *arguments(query, x, y, v)), whole, strict=True):
+            close(ours, theirs, 1e-13)
+    check_bits(instance)
+
+
+def arguments(query: str, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (x, y, v) if "vp" in query else (x, y)
 
 
 def test_the_lower_solution_is_that_of_scikit_learn(synthetic) -> None:
