@@ -65,7 +65,7 @@ class Lane:
     solved: bool = True  # phi was looked for at the last evaluation
     bent_step: int | None = None  # where g(x, .) showed negative curvature first: from there on phi is not claimed
 
-    def look(self, block: Block, n: int, solved: bool) -> None:
+    def look(self, block: Block, n: int, solved: bool = True) -> None:
         """Take its evaluation and set the next one: where the cost passes the next power of the schedule's ratio."""
         self.seen, self.solved = (block, n), solved
         self.seen_step = block["step"][n]

@@ -38,7 +38,7 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from torch import Tensor
 
-from bilevelbench import DataFile, FiniteSum, Instance, KnownFailure, Problem, Rows, norm
+from bilevelbench import DataFile, FiniteSum, Instance, Problem, Rows, norm
 from bilevelbench_problems.common import spread
 from bilevelbench_problems.flat_gpt2 import FlatGPT2, pretrained, random_gpt2, saved_gpt2
 from bilevelbench_problems.instruct import ALPACA, BYTE_PAIRS, Corpus, Tokens, alpaca, synthetic_instruct
@@ -53,16 +53,6 @@ class GPT2Cleaning(Problem):
     checked_with: ClassVar[Mapping[str, Any]] = {
         "size": "tiny", "n_train": 60, "n_val": 20, "n_eval": 10, "pretrain": 2, "longest": 24
     }  # fmt: skip
-    known_exceptions: ClassVar[Mapping[str, KnownFailure]] = {
-        "lower_solution": KnownFailure(
-            reason="the lower level trains a network: it is not convex and has no single solution",
-            says="expected g_y(x, y*(x)) = 0",
-        ),
-        "hypergradient": KnownFailure(
-            reason="y*(x) is not defined where the lower level is not convex",
-            says="expected grad phi to be the slope of phi",
-        ),
-    }
     data_files: ClassVar[tuple[DataFile, ...]] = (*ALPACA.values(), *BYTE_PAIRS.values())
 
     corruption: Annotated[float, Field(gt=0, lt=1)] = 0.5
