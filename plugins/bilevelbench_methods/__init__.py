@@ -13,11 +13,18 @@ from bilevelbench_methods.distributed import (
     DistPF2BA,
 )
 from bilevelbench_methods.implicit.aid import AID
+from bilevelbench_methods.implicit.aid_lbfgs import AIDLBFGS
+from bilevelbench_methods.implicit.aid_ls import AIDLS
 from bilevelbench_methods.implicit.ba import BA
 from bilevelbench_methods.implicit.bsa import BSA
+from bilevelbench_methods.implicit.d_tfbo import DTFBO
+from bilevelbench_methods.implicit.hoag import HOAG
+from bilevelbench_methods.implicit.lancbio import LancBiO
 from bilevelbench_methods.implicit.ma_soba import MASOBA
 from bilevelbench_methods.implicit.paid import PAID
 from bilevelbench_methods.implicit.prahgd import PRAHGD, RAHGD
+from bilevelbench_methods.implicit.qnbo_reuse import QNBOReuse
+from bilevelbench_methods.implicit.s_tfbo import STFBO
 from bilevelbench_methods.implicit.saba import SABA
 from bilevelbench_methods.implicit.soba import SOBA
 from bilevelbench_methods.implicit.spaba import SPABA
@@ -39,16 +46,21 @@ from bilevelbench_methods.penalty.pf2ba import PF2BA
 from bilevelbench_methods.unrolled.itd import ITD
 from bilevelbench_methods.zeroth_order.pzobo import PZOBO
 from bilevelbench_methods.zeroth_order.pzobo_s import PZOBOS
+from bilevelbench_methods.zeroth_order.random_search import RandomSearch
+from bilevelbench_methods.zeroth_order.tpe import TPE
 
 
 @hookimpl
 def bilevelbench_algorithms() -> list[type[Algorithm]]:
     return [
         AID,
+        AIDLBFGS,
+        AIDLS,
         AccF2BA,
         BA,
         BOME,
         BSA,
+        DTFBO,
         DistAID,
         DistAIDLocal,
         DistAccF2BA,
@@ -65,7 +77,9 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         F3BSA,
         F3SA,
         GPBGD,
+        HOAG,
         ITD,
+        LancBiO,
         MASOBA,
         PAID,
         PBGD,
@@ -73,12 +87,16 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         PRAHGD,
         PZOBO,
         PZOBOS,
+        QNBOReuse,
         RAHGD,
+        RandomSearch,
         SABA,
         SOBA,
         SPABA,
         SRBA,
         SRMBA,
+        STFBO,
         StocBiO,
+        TPE,
         TTSA,
     ]

@@ -6,6 +6,8 @@ come to rest where these no longer tell one point from the next: |g_y| of about 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -18,8 +20,10 @@ _FALL, _FLATTEN = 1e-4, 0.9  # the conditions of Wolfe: how much the value falls
 _CURVED = 1e-10  # a pair with less curvature than this is left out
 
 
-def lower_backtracking(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, tol: float | Tensor) -> Tensor:
-    """At most n steps `y <- y - s g_y(x, y)`; a lane stops where |g_y| <= tol.
+def backtracking_moves(
+    oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, tol: float | Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(s, y) after each of at most n steps `y <- y - s g_y(x, y)`; s is zero in a lane that has stopped, where |g_y| <= tol.
 
     s begins with twice the last one (one at first) and is halved until g(x, y - s g_y) <= g(x, y) - s/2 |g_y|^2; a lane that
     has halved it 15 times in vain stays where it is and stops. A step costs a gradient, a value, and a value for each trial.
@@ -40,7 +44,14 @@ def lower_backtracking(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, to
             searching &= ~falls
             s = torch.where(searching, s / 2, s)
         going &= ~searching
+        yield torch.where(going, s, torch.zeros_like(s)), y
         s = torch.where(going, torch.where(s <= _SMALL, torch.ones_like(s), 2 * s), s)
+
+
+def lower_backtracking(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, tol: float | Tensor) -> Tensor:
+    """Where at most n steps of `backtracking_moves` end."""
+    for _, moved in backtracking_moves(oracle, x, y, n, tol):
+        y = moved
     return y
 
 
@@ -57,7 +68,7 @@ def lower_lbfgs(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, tol: floa
         value = oracle.value_g(x, y)
     pairs: list[tuple[Tensor, Tensor]] = []
     for _ in oracle.until(n, going):
-        d = -_inverse_times(pairs, g_y)
+        d = -inverse_times(pairs, g_y)
         new_y, new_value, new_g_y, found = _searched(oracle, x, y, d, value, g_y, going)
         pairs = [*pairs, (new_y - y, new_g_y - g_y)][-memory:]
         y, value, g_y = new_y, new_value, new_g_y
@@ -65,7 +76,7 @@ def lower_lbfgs(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, tol: floa
     return y
 
 
-def _inverse_times(pairs: list[tuple[Tensor, Tensor]], g_y: Tensor) -> Tensor:
+def inverse_times(pairs: list[tuple[Tensor, Tensor]], g_y: Tensor) -> Tensor:
     """B g_y by the two loops over pairs (move, change of g_y); a lane whose pair is not curved leaves it out."""
     q, scale, weights = g_y, torch.ones_like(g_y[:, :1]), []
     none = torch.zeros_like(scale)
