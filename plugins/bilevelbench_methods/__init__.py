@@ -12,19 +12,26 @@ from bilevelbench_methods.distributed import (
     DistPBGD,
     DistPF2BA,
 )
+from bilevelbench_methods.implicit.adambo import AdamBO
 from bilevelbench_methods.implicit.aid import AID
+from bilevelbench_methods.implicit.amigo import AmIGO
 from bilevelbench_methods.implicit.ba import BA
 from bilevelbench_methods.implicit.bsa import BSA
+from bilevelbench_methods.implicit.fsla import FSLA
 from bilevelbench_methods.implicit.ma_soba import MASOBA
+from bilevelbench_methods.implicit.mrbo import MRBO
 from bilevelbench_methods.implicit.paid import PAID
 from bilevelbench_methods.implicit.prahgd import PRAHGD, RAHGD
 from bilevelbench_methods.implicit.saba import SABA
+from bilevelbench_methods.implicit.slip import SLIP
 from bilevelbench_methods.implicit.soba import SOBA
 from bilevelbench_methods.implicit.spaba import SPABA
 from bilevelbench_methods.implicit.srba import SRBA
 from bilevelbench_methods.implicit.srmba import SRMBA
 from bilevelbench_methods.implicit.stocbio import StocBiO
+from bilevelbench_methods.implicit.sustain import SUSTAIN
 from bilevelbench_methods.implicit.ttsa import TTSA
+from bilevelbench_methods.implicit.vrbo import VRBO
 from bilevelbench_methods.penalty.acc_f2ba import AccF2BA
 from bilevelbench_methods.penalty.bome import BOME
 from bilevelbench_methods.penalty.f2ba import F2BA
@@ -46,6 +53,8 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
     return [
         AID,
         AccF2BA,
+        AdamBO,
+        AmIGO,
         BA,
         BOME,
         BSA,
@@ -64,9 +73,11 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         F2SA,
         F3BSA,
         F3SA,
+        FSLA,
         GPBGD,
         ITD,
         MASOBA,
+        MRBO,
         PAID,
         PBGD,
         PF2BA,
@@ -75,10 +86,13 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         PZOBOS,
         RAHGD,
         SABA,
+        SLIP,
         SOBA,
         SPABA,
         SRBA,
         SRMBA,
+        SUSTAIN,
         StocBiO,
         TTSA,
+        VRBO,
     ]
