@@ -12,26 +12,33 @@ from bilevelbench_methods.distributed import (
     DistPBGD,
     DistPF2BA,
 )
+from bilevelbench_methods.implicit.adambo import AdamBO
 from bilevelbench_methods.implicit.aid import AID
 from bilevelbench_methods.implicit.aid_lbfgs import AIDLBFGS
 from bilevelbench_methods.implicit.aid_ls import AIDLS
+from bilevelbench_methods.implicit.amigo import AmIGO
 from bilevelbench_methods.implicit.ba import BA
 from bilevelbench_methods.implicit.bsa import BSA
 from bilevelbench_methods.implicit.d_tfbo import DTFBO
+from bilevelbench_methods.implicit.fsla import FSLA
 from bilevelbench_methods.implicit.hoag import HOAG
 from bilevelbench_methods.implicit.lancbio import LancBiO
 from bilevelbench_methods.implicit.ma_soba import MASOBA
+from bilevelbench_methods.implicit.mrbo import MRBO
 from bilevelbench_methods.implicit.paid import PAID
 from bilevelbench_methods.implicit.prahgd import PRAHGD, RAHGD
 from bilevelbench_methods.implicit.qnbo_reuse import QNBOReuse
 from bilevelbench_methods.implicit.s_tfbo import STFBO
 from bilevelbench_methods.implicit.saba import SABA
+from bilevelbench_methods.implicit.slip import SLIP
 from bilevelbench_methods.implicit.soba import SOBA
 from bilevelbench_methods.implicit.spaba import SPABA
 from bilevelbench_methods.implicit.srba import SRBA
 from bilevelbench_methods.implicit.srmba import SRMBA
 from bilevelbench_methods.implicit.stocbio import StocBiO
+from bilevelbench_methods.implicit.sustain import SUSTAIN
 from bilevelbench_methods.implicit.ttsa import TTSA
+from bilevelbench_methods.implicit.vrbo import VRBO
 from bilevelbench_methods.penalty.acc_f2ba import AccF2BA
 from bilevelbench_methods.penalty.bome import BOME
 from bilevelbench_methods.penalty.f2ba import F2BA
@@ -57,6 +64,8 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         AIDLBFGS,
         AIDLS,
         AccF2BA,
+        AdamBO,
+        AmIGO,
         BA,
         BOME,
         BSA,
@@ -76,11 +85,13 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         F2SA,
         F3BSA,
         F3SA,
+        FSLA,
         GPBGD,
         HOAG,
         ITD,
         LancBiO,
         MASOBA,
+        MRBO,
         PAID,
         PBGD,
         PF2BA,
@@ -91,12 +102,15 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         RAHGD,
         RandomSearch,
         SABA,
+        SLIP,
         SOBA,
         SPABA,
         SRBA,
         SRMBA,
         STFBO,
+        SUSTAIN,
         StocBiO,
         TPE,
         TTSA,
+        VRBO,
     ]

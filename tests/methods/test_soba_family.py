@@ -12,7 +12,7 @@ from bilevelbench_methods.implicit.saba import SABA
 from bilevelbench_methods.implicit.spaba import SPABA
 from bilevelbench_methods.implicit.srba import SRBA
 from helpers import alone, assert_same, iterates, of, packed, plugins, prepared, states_of, trial
-from plain import Wavy
+from plain_problems import Wavy
 from twins_soba import Affine as AffineWorld
 from twins_soba import Sums, TinySum, recursive, saba, soba, srmba
 

@@ -16,33 +16,25 @@ correction of that bias; the default steps are those of SOBA.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
-from pydantic import PositiveFloat
 from torch import Tensor
 
-from bilevelbench import Claim, Constants, Oracle
-from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple, claimed, directions
+from bilevelbench import Claim, Oracle
+from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple, Weighted, claimed, directions
 
 
-class MASOBA(Decreasing):
+class MASOBA(Weighted, Decreasing):
     name = "ma_soba"
     reports = "random"
     claims: ClassVar[tuple[Claim, ...]] = (claimed("full", 4, "Chen, Xiao, Balasubramanian 2024"),)
 
-    w: PositiveFloat = 1.0
-    """weight of the newest direction in the average at the first step; it decays as the steps do"""
-
-    def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, Tensor]:
-        D = directions(oracle, s.at, *self.draw(oracle, self.sampling))
-        h = torch.zeros_like(s.x) if s.memory is None else s.memory
-        w = torch.as_tensor(self.w * self.decay(s.k)).clamp(max=1)
-        h = (1 - w) * h + w * D.x
+    def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, Any]:
+        D, h = self.averaged(s, torch.zeros_like(s.x) if s.memory is None else s.memory, oracle)
         return Triple(x=h, y=D.y, v=D.v), h
 
-    @classmethod
-    def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
-        """a, b and w ~ T^-1/2 throughout, single data."""
-        c, size = constants, scale * steps**-0.5
-        return cls(a=min(1 / c.L_gy, size), b=min(1 / c.L_phi, size), w=min(1.0, 4 * size), power=0, batch=1)
+    def averaged(self, s: State, h: Tensor, oracle: Oracle) -> tuple[Triple, Tensor]:
+        """The directions, and h with that of x in it."""
+        D, w = directions(oracle, s.at, *self.draw(oracle, self.sampling)), self.weight(s.k)
+        return D, (1 - w) * h + w * D.x

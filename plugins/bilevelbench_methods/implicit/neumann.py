@@ -1,9 +1,11 @@
-"""The inverse of the lower Hessian by one random term of its Neumann series, with fresh data in every product.
+"""The inverse of the lower Hessian by one random term of its Neumann series.
 
 And what BSA and TTSA, which use it, declare alike.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -15,18 +17,30 @@ from bilevelbench import Algorithm, Claim, Oracle, PerLane, keep
 SECOND_DERIVATIVES = "needs unbiased, bounded-variance stochastic second derivatives, hence not directly comparable"
 
 
+def drawn_term(oracle: Oracle, Q: int | Tensor) -> Tensor:
+    """p uniform in 0..Q-1, (L, 1), one draw for each lane."""
+    return torch.minimum((Q * oracle.uniform(1)).long(), torch.as_tensor(Q - 1))  # Q u may round up to Q
+
+
+def random_term(
+    oracle: Oracle, H: Callable[[Tensor], Tensor], b: Tensor, p: Tensor, Q: int | Tensor, a: float | Tensor
+) -> Tensor:
+    """`Q a (I - a H_p) ... (I - a H_1) b`; a lane pays for its own p products only."""
+    r = b
+    for on in oracle.repeat(p):
+        r = keep(on, r - a * H(r), r)
+    return Q * a * r
+
+
 def neumann_random(
     oracle: Oracle, x: Tensor, y: Tensor, b: Tensor, Q: int | Tensor, a: float | Tensor, batch: int | Tensor
 ) -> Tensor:
-    """`Q a (I - a H_p) ... (I - a H_1) b` with p uniform in 0..Q-1: its mean is `a sum_{q<Q} (I - aH)^q b`.
+    """A random term with fresh data in every product: its mean is `a sum_{q<Q} (I - aH)^q b`."""
 
-    p is drawn for each lane, which pays for its own p products only.
-    """
-    p = torch.minimum((Q * oracle.uniform(1)).long(), torch.as_tensor(Q - 1))  # Q u may round up to Q
-    r = b
-    for on in oracle.repeat(p):
-        r = keep(on, r - a * oracle.hvp_g_yy(x, y, r, oracle.sample_g(batch)), r)
-    return Q * a * r
+    def H(r: Tensor) -> Tensor:
+        return oracle.hvp_g_yy(x, y, r, oracle.sample_g(batch))
+
+    return random_term(oracle, H, b, drawn_term(oracle, Q), Q, a)
 
 
 class Approximation(Algorithm):

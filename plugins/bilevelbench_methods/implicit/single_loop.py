@@ -94,11 +94,10 @@ def directions(oracle: Oracle, at: Triple, xi: Sample | None, zeta: Sample | Non
     return composed(answers(oracle, at, xi, zeta))
 
 
-class SingleLoop(Algorithm):
-    """One step of x, y and v along the directions that `estimate` makes."""
+class Steps(Algorithm):
+    """A step `a` of the lower level, a step `b` of x, and mini-batches of one size."""
 
     family = "implicit"
-    uses = frozenset({"grad_f", "grad_g_y", "vp_g"})
     tuned = {"b": "upper_step", "a": "lower_step"}
     finite_sum_only: ClassVar[bool] = False
 
@@ -118,6 +117,60 @@ class SingleLoop(Algorithm):
             )
         return self.fill(constants, a=lambda c: 1 / c.L_gy, b=lambda c: 1 / (2 * c.L_phi))
 
+    def decay(self, k: int) -> float | Tensor:
+        """What both steps are multiplied with."""
+        return 1.0
+
+    def x_step(self) -> float | None:
+        return self.b
+
+
+class Decaying(Steps):
+    """Steps a (k+1)^-power and b (k+1)^-power, and samples in any order: for the methods that never ask for whole sums."""
+
+    power: NonNegativeFloat = 0.5
+    """decay of both steps"""
+    sampling: Sampling = "replacement"
+    """how the rows of a finite sum are drawn: independently, in shuffled passes, or in blocks of a fixed partition"""
+
+    def decay(self, k: int) -> float | Tensor:
+        return decayed(self.power, k)
+
+    def x_step(self) -> float | None:
+        return self.b if self.power == 0 else None
+
+    def sample_f(self, oracle: Oracle) -> Sample:
+        return oracle.sample_f(self.batch, order=self.sampling)
+
+    def sample_g(self, oracle: Oracle) -> Sample:
+        return oracle.sample_g(self.batch, order=self.sampling)
+
+
+class Weighted(Decaying):
+    """An average or a recursion in which the newest sample has the weight w_k = min(1, w (k+1)^(-power weight_power))."""
+
+    weight_power: ClassVar[Literal[1, 2]] = 1
+
+    w: PositiveFloat = 1.0
+    """weight of the newest sample at the first step; it decays as the steps or as their square"""
+
+    def weight(self, k: int) -> Tensor:
+        decay = self.decay(k)
+        return torch.as_tensor(self.w * (decay if self.weight_power == 1 else decay * decay)).clamp(max=1)
+
+    @classmethod
+    def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
+        """a and b as the default power of the number of steps, throughout, and the weight as theirs; single data."""
+        c, size = constants, scale * steps ** -cls.model_fields["power"].default
+        w = min(1.0, 4 * size**cls.weight_power)
+        return cls(a=min(1 / c.L_gy, size), b=min(1 / c.L_phi, size), w=w, power=0, batch=1)
+
+
+class SingleLoop(Steps):
+    """One step of x, y and v along the directions that `estimate` makes."""
+
+    uses = frozenset({"grad_f", "grad_g_y", "vp_g"})
+
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         return State(x=x0, y=y0, v=torch.zeros_like(y0), k=0)
 
@@ -131,10 +184,6 @@ class SingleLoop(Algorithm):
         """The directions at the state's point, and what is to be remembered of them."""
         raise NotImplementedError
 
-    def decay(self, k: int) -> float | Tensor:
-        """What both steps are multiplied with."""
-        return 1.0
-
     def confined(self, v: Tensor) -> Tensor:
         """v inside of a set that is known to hold H^-1 f_y."""
         return v
@@ -146,23 +195,9 @@ class SingleLoop(Algorithm):
     def calls(self, step: int) -> dict[str, int] | None:
         return CALLS
 
-    def x_step(self) -> float | None:
-        return self.b
 
-
-class Decreasing(SingleLoop):
-    """Steps a (k+1)^-power and b (k+1)^-power, and samples in any order: for the methods that never ask for whole sums."""
-
-    power: NonNegativeFloat = 0.5
-    """decay of both steps"""
-    sampling: Sampling = "replacement"
-    """how the rows of a finite sum are drawn: independently, in shuffled passes, or in blocks of a fixed partition"""
-
-    def decay(self, k: int) -> float | Tensor:
-        return decayed(self.power, k)
-
-    def x_step(self) -> float | None:
-        return self.b if self.power == 0 else None
+class Decreasing(Decaying, SingleLoop):
+    """A single loop with steps that decay."""
 
 
 class Recursive(SingleLoop):
@@ -201,13 +236,24 @@ def decayed(power: float | Tensor, k: int) -> Tensor:
     return torch.exp(torch.as_tensor(-power * math.log1p(k)))
 
 
+def or_one(size: Tensor) -> Tensor:
+    """The size, or one where it is zero: what to divide by."""
+    return torch.where(size > 0, size, torch.ones_like(size))
+
+
 def data(constants: Constants) -> int:
     """Of both levels together."""
     return round(constants.n_f + constants.n_g)
 
 
+def noise_batch(constants: Constants, eps: float, scale: float) -> int:
+    """Data whose mean is as exact as eps: (sigma/eps)^2, times `scale`."""
+    c = constants
+    return max(1, math.ceil(scale * max(c.sigma_f, c.sigma_g, c.sigma_h) ** 2 / eps**2))
+
+
 def claimed(
-    setting: Literal["full", "finite_sum"], eps_exp: float, reference: str, note: str = "", **more: Any
+    setting: Literal["deterministic", "full", "finite_sum"], eps_exp: float, reference: str, note: str = "", **more: Any
 ) -> Claim:
     """A claim that is in no table of the paper."""
     needs = [SECOND_DERIVATIVES] if setting == "full" else []

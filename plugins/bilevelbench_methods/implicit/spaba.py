@@ -23,7 +23,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Claim, Constants, Oracle
-from bilevelbench_methods.implicit.single_loop import Recursive, State, Triple, claimed, data, directions
+from bilevelbench_methods.implicit.single_loop import Recursive, State, Triple, claimed, data, directions, noise_batch
 
 
 class SPABA(Recursive):
@@ -64,6 +64,6 @@ class SPABA(Recursive):
         if "n_g" in c:
             refresh = data(c)
         else:
-            refresh = big = max(1, math.ceil(scale * max(c.sigma_f, c.sigma_g, c.sigma_h) ** 2 / eps**2))
+            refresh = big = noise_batch(c, eps, scale)
         batch = math.ceil(refresh**0.5)
         return cls(a=1 / (2 * c.L_gy), b=0.4 / c.L_phi, batch=batch, big=big, p=batch / (batch + refresh))

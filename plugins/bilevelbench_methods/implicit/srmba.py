@@ -15,41 +15,32 @@ Our choices: one weight for the three directions, one step for y and v, the defa
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
-import torch
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import NonNegativeFloat
 
-from bilevelbench import Claim, Constants, Oracle
-from bilevelbench_methods.implicit.single_loop import CALLS, Decreasing, State, Triple, claimed, directions
+from bilevelbench import Claim, Oracle
+from bilevelbench_methods.implicit.single_loop import CALLS, Decreasing, State, Triple, Weighted, claimed, directions
 
 
-class SRMBA(Decreasing):
+class SRMBA(Weighted, Decreasing):
     name = "srmba"
     reports = "random"
+    weight_power = 2
     claims: ClassVar[tuple[Claim, ...]] = (
         claimed("full", 3, "Chu, Xu, Yao, Zhang 2024", tilde=True, mean_squared_smooth=True),
     )
 
     power: NonNegativeFloat = 1 / 3
     """decay of both steps"""
-    w: PositiveFloat = 1.0
-    """weight of the newest sample at the first step; it decays twice as fast as the steps"""
 
     def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, tuple[Triple, Triple]]:
         xi, zeta = self.draw(oracle, self.sampling)
         D = directions(oracle, s.at, xi, zeta)
         if s.memory is not None:
             last, before = s.memory
-            w = torch.as_tensor(self.w * self.decay(s.k) * self.decay(s.k)).clamp(max=1)
-            D = D + (last - directions(oracle, before, xi, zeta)).times(1 - w)
+            D = D + (last - directions(oracle, before, xi, zeta)).times(1 - self.weight(s.k))
         return D, (D, s.at)
 
     def calls(self, step: int) -> dict[str, int] | None:
         return CALLS if step == 1 else {query: 2 * n for query, n in CALLS.items()}
-
-    @classmethod
-    def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
-        """a and b ~ T^-1/3 and w ~ T^-2/3 throughout, single data."""
-        c, size = constants, scale * steps ** (-1 / 3)
-        return cls(a=min(1 / c.L_gy, size), b=min(1 / c.L_phi, size), w=min(1.0, 4 * size**2), power=0, batch=1)
