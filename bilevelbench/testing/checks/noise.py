@@ -93,7 +93,8 @@ def _check_finite_sum(problem: Problem, noise: FiniteSum) -> None:
 def _mean_of_single_rows(instance: Instance, query: str, x: Tensor, y: Tensor, v: Tensor, n: int) -> Tensor:
     """Each row at a point of its own."""
     each = Rows(torch.arange(n).reshape(n, 1, 1), torch.ones(n, 1, 1, dtype=torch.float64))
-    (singles,) = ask(instance._raw[query], query, *(t.expand(n, 1, -1) for t in (x, y, v)), each)
+    x, y, v = (t.expand(n, 1, -1) for t in (x, y, v))
+    (singles,) = ask(instance._raw[query], query, x, y, v, each)
     return singles.mean(0)
 
 

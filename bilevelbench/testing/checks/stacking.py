@@ -92,11 +92,10 @@ def _rows(instance: Instance, level: str, L: int) -> Iterator[tuple[Rows, ...]]:
 def _compare_points(
     function: Callable[..., Any], query: str, at: list[Tensor], rows: tuple[Rows, ...], carriers: str
 ) -> None:
-    answer = ask(function, query, *at, *rows)  # type: ignore[call-arg]
-    parts = [
-        ask(function, query, *(a[p] if a.dim() == 3 else a for a in at), *(r.at(p, _POINTS) for r in rows))  # type: ignore[call-arg]
-        for p in range(_POINTS)
-    ]
+    x, y, v = at
+    answer = ask(function, query, x, y, v, *rows)
+    each = zip(*(a if a.dim() == 3 else [a] * _POINTS for a in at), strict=True)
+    parts = [ask(function, query, x, y, v, *(r.at(p, _POINTS) for r in rows)) for p, (x, y, v) in enumerate(each)]
     for block, a in enumerate(answer):
         wanted = torch.stack([part[block] for part in parts])
         if not off_by(a, wanted) <= 1e-9:
