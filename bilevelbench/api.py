@@ -59,7 +59,6 @@ _ELSEWHERE = {
     "tol": "it is target= here, a length of grad phi",
     "timeout": "it is seconds= here",
     "bounds": "project=bilevelbench.Box(low, high) keeps x between them",
-    "options": "a method's parameters are keywords of solve",
 }
 
 
@@ -197,6 +196,8 @@ def solve(
         raise InvalidInput(f"errors={errors!r}{suggestion(str(errors), ('raise', 'return'))}")
     began = time.perf_counter()
     x0, y0 = placed(x0, device, dtype), placed(y0, device, dtype)
+    if x0.device != y0.device:
+        raise InvalidInput(f"x0 is on {x0.device} and y0 on {y0.device}; move one of them, or say which: device='cpu'")
     if steps is None and budget is None and seconds is None:
         steps = 1000
     limits = checked_budget(cost=budget, steps=steps, seconds=seconds)
