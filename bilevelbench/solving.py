@@ -43,7 +43,6 @@ _ELSEWHERE = {
     "tol": "it is target= here, a length of grad phi",
     "timeout": "it is seconds= here",
     "bounds": "project=bilevelbench.Box(low, high) keeps x between them",
-    "options": "a method's parameters are keywords of solve",
 }
 
 

@@ -315,6 +315,11 @@ def test_places_that_there_are_not(place, said):
         aid(steps=3, **place)
 
 
+def test_starts_on_two_devices_are_a_sentence():
+    with pytest.raises(InvalidInput, match="x0 is on cpu and y0 on meta; move one of them"):
+        solve(f, g, ZERO, ZERO.to("meta"), "aid", eta_x=0.3, steps=3)
+
+
 # ---- constraints
 
 

@@ -45,6 +45,7 @@ _NEWTON_STEPS = 100
 _HALVINGS = 40
 _FORCING = 1e-2  # residual of the linear solves of the further step, over the right-hand side
 _SAFETY = 2.0
+_POWERS = 5  # enough for the size of a number that is held against sqrt(eps)
 _LADDER, _NEEDED, _RUNGS = 1e-2, 1e-4, 20  # where nobody can state the error: see above
 
 NOT_CONVEX = "not convex"  # the certificate where phi is not claimed
@@ -84,16 +85,21 @@ class _Hessian:
     def __init__(self, instance: Instance, x: Tensor, until: float = math.inf) -> None:
         self.instance, self.until = instance, until
         self.bent = torch.zeros_like(x[..., :1], dtype=torch.bool)
-        self._largest = torch.zeros_like(x[..., :1])
 
     def __call__(self, x: Tensor, y: Tensor, q: Tensor) -> Tensor:
         self.check()
         w: Tensor = self.instance.hvp_g_yy(x, y, q)
-        square = dot(q, q)
-        # A curvature below sqrt(eps) of the largest may be rounding.
-        self._largest = torch.fmax(self._largest, norm(w) / square.sqrt())
-        self.bent = self.bent | (dot(q, w) < -(torch.finfo(q.dtype).eps ** 0.5) * self._largest * square)
+        curvature = dot(q, w)
+        if bool((curvature < 0).any()):  # below sqrt(eps) of the largest it may be rounding
+            least = torch.finfo(q.dtype).eps ** 0.5 * self._largest(x, y, w)
+            self.bent = self.bent | (curvature < -least * dot(q, q))
         return w
+
+    def _largest(self, x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+        """About the largest curvature there: some power iterations."""
+        for _ in range(_POWERS):
+            v = self.instance.hvp_g_yy(x, y, v / norm(v))
+        return norm(v)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
         self.check()
