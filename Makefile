@@ -19,9 +19,9 @@ run: install
 test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not long"
 
-# What a change is tried with while it is being written.
+# What a change is tried with while it is being written: every quick test, and of a parametrised one its first case.
 test-quick: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow and not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow and not long" --one-case
 
 # What takes many minutes: hundreds of killed processes, every method on a cluster.
 soak: $(VENV)/.test

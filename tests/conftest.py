@@ -20,6 +20,21 @@ from bilevelbench.results.tables import load_results
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--one-case", action="store_true", help="only the first case of each parametrised test")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--one-case"):
+        return
+    first: dict[str, pytest.Item] = {}
+    for item in items:
+        first.setdefault(item.nodeid.split("[")[0], item)
+    kept = set(map(id, first.values()))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = first.values()
+
+
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What the command of the kill tests gives when nobody kills it."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from bilevelbench_methods.lower_search import lower_backtracking, lower_lbfgs
-from plain import Plain, Wavy
+from plain_problems import Plain, Wavy
 
 from bilevelbench import Oracle, norm
 

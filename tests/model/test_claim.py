@@ -14,7 +14,7 @@ from bilevelbench.discovery.catalogue import describe
 from bilevelbench.discovery.registry import registry
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.studies.rates.measure import claim_of
-from bilevelbench.studies.rates.suite import Row
+from bilevelbench.studies.rates.suite import RateRow
 from bilevelbench.testing.checks.algorithm import check_claims
 from bilevelbench.testing.outcome import Failure
 
@@ -60,7 +60,7 @@ def test_it_is_told_without_a_table() -> None:
 
 def test_a_row_of_rates_finds_the_claim_of_its_table_or_the_one_that_is_in_none() -> None:
     def claim(cls, **row):
-        return claim_of(cls, Row(method=cls.name, eps=(0.2, 0.1), **row))
+        return claim_of(cls, RateRow(method=cls.name, eps=(0.2, 0.1), **row))
 
     assert claim(StocBiO, table=2, setting="full").table == 2
     assert claim(SPABA, setting="finite_sum").n_exp == 0.5
