@@ -72,9 +72,7 @@ class Watch:
         self.is_interrupted = False
         self._needed: float | None = None  # seconds that the next one will take, as far as anyone knows
         self._slot = 0.0  # when the present one has to be over
-        self._longest = (
-            0.0  # by so many seconds one was late, for it is cut between calls of f and g: so long is a call
-        )
+        self._late = 0.0  # by so many seconds one was late, for it is cut between calls of f and g: so long is a call
         self._told = -math.inf
         self._last = ""  # what was known of phi last, in words
 
@@ -98,7 +96,7 @@ class Watch:
         end = self.began + self.seconds
         if self.pace == "auto":
             end = min(end, time.perf_counter() + self._room(last))
-        self._slot = end if end - time.perf_counter() > self._longest else 0.0
+        self._slot = end if end - time.perf_counter() > self._late else 0.0
         return self._slot
 
     def _room(self, last: bool) -> float:
@@ -113,7 +111,7 @@ class Watch:
         """An evaluation that was given up is tried again when there is twice the time."""
         self.spent += took
         self._needed = took if solved else 2 * took
-        self._longest = max(self._longest, time.perf_counter() - self._slot)
+        self._late = max(0.0, time.perf_counter() - self._slot)
 
     def why_unsolved(self) -> str:
         """Why the answer has no phi."""
