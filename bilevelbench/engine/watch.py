@@ -72,7 +72,7 @@ class Watch:
         self.is_interrupted = False
         self._needed: float | None = None  # seconds that the next one will take, as far as anyone knows
         self._slot = 0.0  # when the present one has to be over
-        self._late = 0.0  # by so many seconds one was late, for it is cut between calls of f and g: so long is a call
+        self._late = 0.0  # seconds by which the last one was: it is cut between calls, so this is what one call takes
         self._told = -math.inf
         self._last = ""  # what was known of phi last, in words
 
