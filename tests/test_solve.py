@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 import signal
 import time
 
@@ -13,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bilevelbench import Ball, Box, InvalidInput, Schedule, Simplex, solve
+from bilevelbench import Ball, Box, InvalidInput, Schedule, Simplex, display, solve
+from bilevelbench.engine.evaluator import Evaluator
 from bilevelbench.engine.watch import FLOOR
 
 F64 = torch.float64
@@ -279,24 +281,28 @@ def test_ctrl_c_gives_what_there_is():
     assert torch.equal(got.x, aid(steps=got.steps, evaluate="never").x)
 
 
-def test_ctrl_c_during_an_evaluation():
-    def interrupted(x: Tensor, y: Tensor) -> Tensor:
+def test_ctrl_c_during_the_last_evaluation(monkeypatch):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    steps = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluator, "_newton", interrupted)
+        got = aid(steps=5, evaluate="end")
+    assert (got.status, got.steps) == ("interrupted", 5)
+    assert math.isnan(got.phi)
+    assert torch.equal(got.x, aid(steps=5, evaluate="end").x)
+    assert not got.curve.duplicated("step").any()
 
-    def later(x: Tensor, y: Tensor) -> Tensor:
-        return f(x, y) if len(steps) < 6 else interrupted(x, y)
 
-    got = solve(later, g, ZERO, ZERO, "aid", eta_x=0.3, steps=5, evaluate="end", callback=steps.append)
-    assert got.steps == 5  # the steps are made; the evaluation at the end never was
-    assert got.status in ("budget", "interrupted")
-
-
-def test_progress_is_shown_if_asked_for(capsys):
-    aid(steps=3, progress=True)
+def test_progress_is_shown_if_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr(display, "PAUSE", 0.0)
+    aid(steps=3, progress=True, evaluate=Schedule())
+    told = capsys.readouterr()
+    assert "solving the lower level for phi" in told.err
+    assert re.search(r"aid \d+%, 0 s.*: step \d", told.err)
+    assert told.out == ""
     aid(steps=3)
-    assert "aid" not in capsys.readouterr().out
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
