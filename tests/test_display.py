@@ -49,6 +49,11 @@ def test_what_takes_long_is_said_before_anything_is_done(clock):
     assert console.file.getvalue() == "f2ba 0%, 11 s: solving the lower level for phi\n"
 
 
+def test_a_notebook_is_watched_and_a_pipe_is_not():
+    assert display.is_watched(Console(force_jupyter=True, file=io.StringIO()))
+    assert not display.is_watched(Console(file=io.StringIO()))
+
+
 def test_a_terminal_gets_a_bar():
     console = Console(width=120, file=io.StringIO(), force_terminal=True)
     with display.bar(console, "trials", 4, counted=True) as tell:

@@ -207,9 +207,10 @@ class Record:
 
     def _claim(self, which: Sequence[int], seen: Evaluation, lists: Block) -> None:
         """Nothing that needs y*(x), from the first point on that shows a lower level which is not convex."""
+        bent = seen.bent.reshape(-1).tolist()
         for n, i in enumerate(which):
             lane = self.lanes[i]
-            if lane.bent_step is None and seen.bent[n].item():
+            if lane.bent_step is None and bent[n]:
                 lane.bent_step = self.progress.step
             if lane.bent_step is not None:
                 for name in lists.keys() & set(_CLAIMED):

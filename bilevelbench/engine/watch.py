@@ -71,6 +71,8 @@ class Watch:
         self.spent = 0.0  # seconds of evaluations
         self.is_interrupted = False
         self._needed: float | None = None  # seconds that the next one will take, as far as anyone knows
+        self._slot = 0.0  # when the present one has to be over
+        self._late = 0.0  # seconds by which the last one was: it is cut between calls, so this is what one call takes
         self._told = -math.inf
         self._last = ""  # what was known of phi last, in words
 
@@ -92,21 +94,24 @@ class Watch:
         if self.pace == "never" or (self.pace == "end" and not last):
             return 0.0
         end = self.began + self.seconds
-        if self.pace != "auto":
-            return end
+        if self.pace == "auto":
+            end = min(end, time.perf_counter() + self._room(last))
+        self._slot = end if end - time.perf_counter() > self._late else 0.0
+        return self._slot
+
+    def _room(self, last: bool) -> float:
+        """Seconds that `auto` has for an evaluation now."""
         room = max(FLOOR, SHARE * self.elapsed) - self.spent
         if last:
-            room = max(room, FLOOR)
-        else:  # as much is left for the last one
-            room /= 2
-            if self._needed is not None and room < self._needed:
-                return 0.0
-        return min(end, time.perf_counter() + room) if room > 0 else 0.0
+            return max(room, FLOOR)
+        room /= 2  # as much is left for the last one
+        return room if self._needed is None or room >= self._needed else 0.0
 
     def evaluated(self, took: float, solved: bool) -> None:
         """An evaluation that was given up is tried again when there is twice the time."""
         self.spent += took
         self._needed = took if solved else 2 * took
+        self._late = max(0.0, time.perf_counter() - self._slot)
 
     def why_unsolved(self) -> str:
         """Why the answer has no phi."""
