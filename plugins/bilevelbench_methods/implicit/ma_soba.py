@@ -23,7 +23,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from bilevelbench import Claim, Constants, Oracle
-from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple, claimed, directions
+from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple, claimed, directions, followed
 
 
 class MASOBA(Decreasing):
@@ -44,5 +44,6 @@ class MASOBA(Decreasing):
     @classmethod
     def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
         """a, b and w ~ T^-1/2 throughout, single data."""
-        c, size = constants, scale * steps**-0.5
-        return cls(a=min(1 / c.L_gy, size), b=min(1 / c.L_phi, size), w=min(1.0, 4 * size), power=0, batch=1)
+        size = min(1.0, scale * steps**-0.5)
+        a = size / constants.L_gy
+        return cls(a=a, b=followed(constants, a), w=min(1.0, 4 * size), power=0, batch=1)

@@ -105,7 +105,7 @@ class SingleLoop(Algorithm):
     a: PositiveFloat | None = None
     """step of y and v; default 1/L_g"""
     b: PositiveFloat | None = None
-    """x-step; default 1/(2 L_phi)"""
+    """x-step; default a mu/L_phi, at most 1/(2 L_phi)"""
     batch: PositiveInt = 64
     """data of a sample"""
 
@@ -116,7 +116,11 @@ class SingleLoop(Algorithm):
                 f"{self.name} needs a finite sum, and {where} is none (its noise is no FiniteSum); take a method that asks "
                 "for samples alone, such as soba or spaba"
             )
-        return self.fill(constants, a=lambda c: 1 / c.L_gy, b=lambda c: 1 / (2 * c.L_phi))
+        known = self.fill(constants, a=self.default_a)
+        return known.fill(constants, b=lambda c: followed(c, known.a))
+
+    def default_a(self, c: Constants) -> float:
+        return 1 / c.L_gy
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         return State(x=x0, y=y0, v=torch.zeros_like(y0), k=0)
@@ -194,6 +198,17 @@ class Recursive(SingleLoop):
 
     def refreshed(self, at: Triple, oracle: Oracle) -> Triple:
         return directions(oracle, at, None, None)
+
+
+def followed(c: Constants, a: float | None) -> float:
+    """An x-step that y and v can follow: a mu/L_phi, or half of 1/L_phi if that is less.
+
+    Along an eigenvector y and v lag behind x with the rate p >= a mu, and x moves with the rate r <= b L_phi: the exponents
+    of s (s + p)^2 + r p^2 = 0 decay if and only if r < 2 p (Routh). With 1/(2 L_phi) the exact iteration is unstable on
+    quadratic problems from a condition number of five on.
+    """
+    assert a is not None
+    return min(0.5, a * c.mu) / c.L_phi
 
 
 def decayed(power: float | Tensor, k: int) -> Tensor:

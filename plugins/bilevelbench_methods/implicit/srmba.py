@@ -21,7 +21,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from bilevelbench import Claim, Constants, Oracle
-from bilevelbench_methods.implicit.single_loop import CALLS, Decreasing, State, Triple, claimed, directions
+from bilevelbench_methods.implicit.single_loop import CALLS, Decreasing, State, Triple, claimed, directions, followed
 
 
 class SRMBA(Decreasing):
@@ -51,5 +51,6 @@ class SRMBA(Decreasing):
     @classmethod
     def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
         """a and b ~ T^-1/3 and w ~ T^-2/3 throughout, single data."""
-        c, size = constants, scale * steps ** (-1 / 3)
-        return cls(a=min(1 / c.L_gy, size), b=min(1 / c.L_phi, size), w=min(1.0, 4 * size**2), power=0, batch=1)
+        size = min(1.0, scale * steps ** (-1 / 3))
+        a = size / constants.L_gy
+        return cls(a=a, b=followed(constants, a), w=min(1.0, 4 * size**2), power=0, batch=1)
