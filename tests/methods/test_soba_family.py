@@ -12,7 +12,7 @@ from bilevelbench_methods.implicit.saba import SABA
 from bilevelbench_methods.implicit.spaba import SPABA
 from bilevelbench_methods.implicit.srba import SRBA
 from helpers import alone, assert_same, iterates, of, packed, plugins, prepared, states_of, trial
-from plain_problems import Wavy
+from plain_problems import Wavy, of_quadratic
 from twins_soba import Affine as AffineWorld
 from twins_soba import Sums, TinySum, recursive, saba, soba, srmba
 
@@ -257,15 +257,47 @@ def test_sampling_alone_stops_at_its_noise(text):
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_defaults_make_progress_on_problems_that_they_have_not_seen(name):
+    """On logreg_breast_cancer y follows slowly, so x does, and even more so with steps that decay."""
     among = plugins(TinySum)
-    problems = ["tiny_sum[n_g=200,n_f=150]", "logreg_breast_cancer"]
+    slow = {"srba": 0.5, "spaba": 0.5, "saba": 0.85}.get(name, 0.95)
+    problems = {"tiny_sum[n_g=200,n_f=150]": 0.5, "logreg_breast_cancer": slow}
     if name not in ("saba", "srba"):
-        problems += ["quadratic[dim_x=5,dim_y=10,kappa=2,sigma_f=0.1,sigma_g=0.1,sigma_h=0.1,noise=affine]"]
-    for problem in problems:
+        problems["quadratic[dim_x=5,dim_y=10,kappa=2,sigma_f=0.1,sigma_g=0.1,sigma_h=0.1,noise=affine]"] = 0.1
+    for problem, share in problems.items():
         found = alone([trial(name, problem, steps=250, among=among)], among)
         start, best = found.curve.grad_phi.iloc[0], found.runs.best_grad_phi.iloc[0]
         assert found.runs.status.iloc[0] == "budget"
-        assert best < 0.65 * start, f"{problem}: {start:.3g} to {best:.3g}"
+        assert best < share * start, f"{problem}: {start:.3g} to {best:.3g}"
+        assert found.runs.last_grad_phi.iloc[0] < 2 * best
+
+
+@pytest.mark.parametrize("kappa", [1, 5, 50])
+def test_y_and_v_can_follow_the_default_x_step(kappa):
+    """The matrix of the exact iteration, z <- z - (a, b) D(z), has no eigenvalue outside of the unit circle.
+
+    With the x-step 1/(2 L_phi) of methods that solve for y and v it has, where these take more than a few steps to follow.
+    """
+    with default_dtype(torch.float64):
+        instance = make(registry().problem("quadratic"), {"kappa": kappa}).build()
+    c, p = instance.constants, of_quadratic(instance)
+    H, J, zero = p.H(p.x0, p.y0), p.J(p.x0, p.y0), np.zeros((instance.dx, instance.dy))
+    directions = np.block(
+        [
+            [np.eye(instance.dx), zero, -J],  # reg = 1
+            [J.T, H, np.zeros_like(H)],
+            [zero.T, -np.eye(instance.dy), H],
+        ]
+    )
+
+    def radius(a, b):
+        steps = np.repeat([b, a, a], [instance.dx, instance.dy, instance.dy])
+        return np.abs(np.linalg.eigvals(np.eye(len(steps)) - steps[:, None] * directions)).max()
+
+    default = method("soba").resolve(c)
+    assert radius(default.a, default.b) < 1
+    assert (radius(default.a, 1 / (2 * c.L_phi)) < 1) == (kappa == 1)
+    given = method("soba[a=0.3]").resolve(c)
+    assert radius(given.a, given.b) < 1
 
 
 # ---------------------------------------------------------------------------------------------- presets
@@ -276,7 +308,7 @@ def test_presets_have_the_powers_of_their_theorems():
     for cls, step, batch in (("saba", 2 / 3, 0), ("srba", 1 / 2, 0), ("spaba", 0, 1 / 2)):
         small, large = (registry().algorithm(cls).value.from_rate(c[n], 0.1) for n in (50, 400))
         assert large.a * c[400].L_gy == pytest.approx(small.a * c[50].L_gy * 8**-step)
-        assert large.b * c[400].L_phi == pytest.approx(small.b * c[50].L_phi * 8**-step)
+        assert large.b == pytest.approx(large.a * c[400].mu / c[400].L_phi)
         assert large.batch == pytest.approx(small.batch * 8**batch, rel=0.1)
     assert SRBA.from_rate(c[50], 0.1).period == 100
     assert SPABA.from_rate(c[50], 0.1).p == pytest.approx(10 / 110)
@@ -330,7 +362,7 @@ class OnePerDatum(Problem):
             weight = 1.0 if rows is None else rows.weight.sum(-1, keepdim=True)
             return weight * 0.5 * (dot(y, y) + dot(x, x) / self.n)
 
-        constants = {"L_gy": 2.0, "L_phi": 1.0}
+        constants = {"mu": 1.0, "L_gy": 2.0, "L_phi": 1.0}
         zero = torch.zeros(1, self.n), torch.zeros(1, 1)
         return Instance(f=f, g=g, x0=zero[0], y0=zero[1], constants=constants, noise=FiniteSum(3, self.n))
 

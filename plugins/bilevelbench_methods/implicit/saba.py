@@ -14,7 +14,8 @@ A block is `batch` rows of a fixed partition, the last one smaller, weighted so 
 The tables keep (2 dy + dx) numbers for each block of g and dy + dx for each of f. Where x has a coordinate for each datum that
 is the square of the data: refused with a sentence if it is too large to keep.
 
-Our choices: v starts at zero, so T_h and T_j do in either case; the default steps and the size of a block.
+Our choices: v starts at zero, so T_h and T_j do in either case; the size of a block; the default steps, with a = 1/(3 L_g) as
+for SAGA, since 1/L_g is unstable.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, Literal, Self
 
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from bilevelbench import Claim, Constants, Oracle, Table
@@ -34,6 +36,7 @@ from bilevelbench_methods.implicit.single_loop import (
     claimed,
     composed,
     data,
+    followed,
 )
 
 
@@ -44,8 +47,13 @@ class SABA(SingleLoop):
         claimed("finite_sum", 2, "Dagreou, Ablin, Vaiter, Moreau 2022", n_exp=2 / 3),
     )
 
+    a: PositiveFloat | None = None
+    """step of y and v; default 1/(3 L_g)"""
     start: Literal["zero", "full"] = "zero"
     """what the tables hold at first: zero, or the values at the start, for one pass over the data"""
+
+    def default_a(self, c: Constants) -> float:
+        return 1 / (3 * c.L_gy)
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         i, j = (-(-n // min(self.batch, n)) for n in (oracle.n_g, oracle.n_f))  # blocks of g and of f
@@ -74,5 +82,5 @@ class SABA(SingleLoop):
     @classmethod
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
         """Single data and steps ~ (n+m)^-2/3; nothing depends on eps."""
-        c, size = constants, min(1.0, scale * data(constants) ** (-2 / 3))
-        return cls(a=size / c.L_gy, b=size / c.L_phi, batch=1)
+        a = min(1.0, scale * data(constants) ** (-2 / 3)) / constants.L_gy
+        return cls(a=a, b=followed(constants, a), batch=1)

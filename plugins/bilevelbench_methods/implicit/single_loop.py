@@ -104,7 +104,7 @@ class Steps(Algorithm):
     a: PositiveFloat | None = None
     """step of y and v; default 1/L_g"""
     b: PositiveFloat | None = None
-    """x-step; default 1/(2 L_phi)"""
+    """x-step; default a mu/L_phi, at most 1/(2 L_phi)"""
     batch: PositiveInt = 64
     """data of a sample"""
 
@@ -115,7 +115,11 @@ class Steps(Algorithm):
                 f"{self.name} needs a finite sum, and {where} is none (its noise is no FiniteSum); take a method that asks "
                 "for samples alone, such as soba or spaba"
             )
-        return self.fill(constants, a=lambda c: 1 / c.L_gy, b=lambda c: 1 / (2 * c.L_phi))
+        known = self.fill(constants, a=self.default_a)
+        return known.fill(constants, b=lambda c: followed(c, known.a))
+
+    def default_a(self, c: Constants) -> float:
+        return 1 / c.L_gy
 
     def decay(self, k: int) -> float | Tensor:
         """What both steps are multiplied with."""
@@ -161,9 +165,9 @@ class Weighted(Decaying):
     @classmethod
     def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
         """a and b as the default power of the number of steps, throughout, and the weight as theirs; single data."""
-        c, size = constants, scale * steps ** -cls.model_fields["power"].default
-        w = min(1.0, 4 * size**cls.weight_power)
-        return cls(a=min(1 / c.L_gy, size), b=min(1 / c.L_phi, size), w=w, power=0, batch=1)
+        size = min(1.0, scale * steps ** -cls.model_fields["power"].default)
+        a = size / constants.L_gy
+        return cls(a=a, b=followed(constants, a), w=min(1.0, 4 * size**cls.weight_power), power=0, batch=1)
 
 
 class SingleLoop(Steps):
@@ -229,6 +233,17 @@ class Recursive(SingleLoop):
 
     def refreshed(self, at: Triple, oracle: Oracle) -> Triple:
         return directions(oracle, at, None, None)
+
+
+def followed(c: Constants, a: float | None) -> float:
+    """An x-step that y and v can follow: a mu/L_phi, or half of 1/L_phi if that is less.
+
+    Along an eigenvector y and v lag behind x with the rate p >= a mu, and x moves with the rate r <= b L_phi: the exponents
+    of s (s + p)^2 + r p^2 = 0 decay if and only if r < 2 p (Routh). With 1/(2 L_phi) the exact iteration is unstable on
+    quadratic problems from a condition number of five on.
+    """
+    assert a is not None
+    return min(0.5, a * c.mu) / c.L_phi
 
 
 def decayed(power: float | Tensor, k: int) -> Tensor:

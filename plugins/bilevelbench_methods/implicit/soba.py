@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import ClassVar, Self
 
 from bilevelbench import Claim, Constants, Oracle
-from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple, claimed, directions
+from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple, claimed, directions, followed
 
 
 class SOBA(Decreasing):
@@ -39,6 +39,5 @@ class SOBA(Decreasing):
     @classmethod
     def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
         """a and b ~ T^-1/2 throughout, single data."""
-        c = constants
-        a, b = min(1 / c.L_gy, scale * steps**-0.5), min(1 / c.L_phi, scale * steps**-0.5)
-        return cls(a=a, b=b, power=0, batch=1)
+        a = min(1.0, scale * steps**-0.5) / constants.L_gy
+        return cls(a=a, b=followed(constants, a), power=0, batch=1)

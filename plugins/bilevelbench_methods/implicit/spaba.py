@@ -23,7 +23,16 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Claim, Constants, Oracle
-from bilevelbench_methods.implicit.single_loop import Recursive, State, Triple, claimed, data, directions, noise_batch
+from bilevelbench_methods.implicit.single_loop import (
+    Recursive,
+    State,
+    Triple,
+    claimed,
+    data,
+    directions,
+    followed,
+    noise_batch,
+)
 
 
 class SPABA(Recursive):
@@ -66,4 +75,5 @@ class SPABA(Recursive):
         else:
             refresh = big = noise_batch(c, eps, scale)
         batch = math.ceil(refresh**0.5)
-        return cls(a=1 / (2 * c.L_gy), b=0.4 / c.L_phi, batch=batch, big=big, p=batch / (batch + refresh))
+        a = 1 / (2 * c.L_gy)
+        return cls(a=a, b=followed(c, a), batch=batch, big=big, p=batch / (batch + refresh))

@@ -22,7 +22,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Claim, Constants, Oracle, PerLane, norm
-from bilevelbench_methods.implicit.single_loop import CALLS, Recursive, State, claimed, data
+from bilevelbench_methods.implicit.single_loop import CALLS, Recursive, State, claimed, data, followed
 
 
 class SRBA(Recursive):
@@ -57,5 +57,5 @@ class SRBA(Recursive):
     @classmethod
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
         """Single data, a refresh every n + m steps, and steps ~ (n+m)^-1/2; nothing depends on eps."""
-        c, size = constants, min(1.0, scale * data(constants) ** -0.5)
-        return cls(a=size / c.L_gy, b=size / c.L_phi, batch=1, period=data(c))
+        a = min(1.0, scale * data(constants) ** -0.5) / constants.L_gy
+        return cls(a=a, b=followed(constants, a), batch=1, period=data(constants))

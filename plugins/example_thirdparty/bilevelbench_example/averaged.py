@@ -42,12 +42,12 @@ class Averaged(Algorithm):
     a: PositiveFloat | None = None
     """step of y and v; default 1/L_g"""
     b: PositiveFloat | None = None
-    """x-step; default 1/(2 L_phi)"""
+    """x-step; default 1/(8 L_phi)"""
     batch: PerLane[PositiveInt] = 16
     """data of every sample"""
 
     def resolve(self, constants: Constants) -> Self:
-        return self.fill(constants, a=lambda c: 1 / c.L_gy, b=lambda c: 1 / (2 * c.L_phi))
+        return self.fill(constants, a=lambda c: 1 / c.L_gy, b=lambda c: 1 / (8 * c.L_phi))
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         return State(x=x0, y=y0, v=torch.zeros_like(y0), mean_x=x0, mean_y=y0, k=0)
