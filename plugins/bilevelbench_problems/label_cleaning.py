@@ -7,7 +7,7 @@ CE_i(y) = log Σ_c exp(Y_c·a_i) - Y_b·a_i for the features a_i and the label b
 matrix, row after row; no bias. dx = n, x0 = 0 (every weight 1/2), y0 = 0.
 
     label_cleaning_digits   899 of 1,797 images, 10 classes, 64 pixels: dx = 899, dy = 640; split and scale of `logreg_digits`
-    label_cleaning_iris     75 of 150 flowers, 3 classes, 4 features: dx = 75, dy = 12; standardised by the training rows
+    label_cleaning_iris     76 of 150 flowers, 3 classes, 4 features: dx = 76, dy = 12; standardised by the training rows
 
 The data seed splits the rows and picks `corruption` of those for training, whose labels then move to one of the other
 classes: never to the right one.

@@ -122,6 +122,15 @@ class LogReg(Problem):
         return [(A[rows], b[rows]) for rows in (train, val, test)]
 
 
+@functools.lru_cache
+def from_scikit_learn(name: Literal["digits", "breast_cancer", "wine", "iris"]) -> tuple[Tensor, Tensor]:
+    """All rows (n, p) in float64, and their labels (n,); kept, since reading the digits takes a tenth of a second."""
+    from sklearn import datasets  # here: it takes a worker process a second
+
+    A, b = getattr(datasets, f"load_{name}")(return_X_y=True)
+    return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
+
+
 @dataclass(frozen=True)
 class Regulariser:
     """R(x, y) by its derivatives, Y (.., C, p): scale/2 Σ exp(x) Y², x for each column or each row of Y.
@@ -151,10 +160,7 @@ class LogRegDigits(LogReg):
     classes = 10
 
     def _features(self) -> tuple[Tensor, Tensor]:
-        from sklearn.datasets import load_digits
-
-        A, b = load_digits(return_X_y=True)
-        return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
+        return from_scikit_learn("digits")
 
 
 class LogRegBreastCancer(LogReg):
@@ -163,10 +169,7 @@ class LogRegBreastCancer(LogReg):
     standardised = True
 
     def _features(self) -> tuple[Tensor, Tensor]:
-        from sklearn.datasets import load_breast_cancer
-
-        A, b = load_breast_cancer(return_X_y=True)
-        return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
+        return from_scikit_learn("breast_cancer")
 
 
 class LogRegWine(LogReg):
@@ -176,10 +179,7 @@ class LogRegWine(LogReg):
     per = "class"
 
     def _features(self) -> tuple[Tensor, Tensor]:
-        from sklearn.datasets import load_wine
-
-        A, b = load_wine(return_X_y=True)
-        return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
+        return from_scikit_learn("wine")
 
 
 class LogRegIris(LogReg):
@@ -189,10 +189,7 @@ class LogRegIris(LogReg):
     standardised = True
 
     def _features(self) -> tuple[Tensor, Tensor]:
-        from sklearn.datasets import load_iris
-
-        A, b = load_iris(return_X_y=True)
-        return torch.as_tensor(A, dtype=torch.float64), torch.as_tensor(b)
+        return from_scikit_learn("iris")
 
 
 class LogRegBreastCancerAgents(Shared, LogRegBreastCancer):

@@ -58,6 +58,7 @@ from bilevelbench_problems.cross_entropy import Softmax
 from bilevelbench_problems.embeddings import Kind, embedding, start
 from bilevelbench_problems.estimates import Levels, bend, measured, steepest
 from bilevelbench_problems.few_shot import Heads, Squared, Tasks, accuracy, ridge_heads
+from bilevelbench_problems.logreg import from_scikit_learn
 from bilevelbench_problems.omniglot import OMNIGLOT, characters
 
 
@@ -160,9 +161,7 @@ class RepresentationDigits(_Representation):
     """numbers that an image is embedded as"""
 
     def _classes(self) -> tuple[Tensor, Tensor]:
-        from sklearn.datasets import load_digits
-
-        A, b = (torch.as_tensor(part) for part in load_digits(return_X_y=True))
+        A, b = from_scikit_learn("digits")
         classes = torch.stack([A[b == c][:100] / 16 for c in range(10)])
         return classes[:7], classes[7:]
 
