@@ -70,6 +70,7 @@ def claims():
         for name, entry in registry().algorithms.items()
         if entry.plugin.startswith("bilevelbench") and "example" not in entry.plugin
         for claim in entry.value.claims
+        if claim.table is not None
     ]
 
 
