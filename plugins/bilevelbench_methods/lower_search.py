@@ -6,6 +6,7 @@ come to rest where these no longer tell one point from the next: |g_y| of about 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 import torch
@@ -66,33 +67,46 @@ def lower_lbfgs(oracle: Oracle, x: Tensor, y: Tensor, n: int | Tensor, tol: floa
     going = norm(g_y) > tol
     with oracle.only(going):
         value = oracle.value_g(x, y)
-    pairs: list[tuple[Tensor, Tensor]] = []
+    B = InverseHessian(memory)
     for _ in oracle.until(n, going):
-        d = -inverse_times(pairs, g_y)
+        d = -B.times(g_y)
         new_y, new_value, new_g_y, found = _searched(oracle, x, y, d, value, g_y, going)
-        pairs = [*pairs, (new_y - y, new_g_y - g_y)][-memory:]
+        B.add(new_y - y, new_g_y - g_y)
         y, value, g_y = new_y, new_value, new_g_y
         going &= found & (norm(g_y) > tol)
     return y
 
 
-def inverse_times(pairs: list[tuple[Tensor, Tensor]], g_y: Tensor) -> Tensor:
-    """B g_y by the two loops over pairs (move, change of g_y); a lane whose pair is not curved leaves it out."""
-    q, scale, weights = g_y, torch.ones_like(g_y[:, :1]), []
-    none = torch.zeros_like(scale)
-    for move, change in reversed(pairs):
-        curved = dot(move, change) > _CURVED * dot(move, move)
-        inverse = torch.where(curved, 1 / dot(move, change), none)
-        alpha = inverse * dot(move, q)
-        q = q - alpha * change
-        weights.append((inverse, alpha))
-    for move, change in pairs:  # the newest pair that is curved
-        curved = dot(move, change) > _CURVED * dot(move, move)
-        scale = torch.where(curved, dot(move, change) / dot(change, change), scale)
-    q = scale * q
-    for (move, change), (inverse, alpha) in zip(pairs, reversed(weights), strict=True):
-        q = q + (alpha - inverse * dot(change, q)) * move
-    return q
+class InverseHessian:
+    """BFGS's estimate of H^-1 from pairs (move of y, change of g_y), as products with it: by two loops over the pairs.
+
+    It starts from <move, change>/<change, change> of the newest pair; a lane whose pair is not curved leaves it out.
+    """
+
+    def __init__(self, memory: int | None = None, least: float = 0.0) -> None:
+        """The last `memory` pairs count, or all; a move that is shorter than `least` times the longest one is left out."""
+        self.pairs: deque[tuple[Tensor, Tensor, Tensor]] = deque(maxlen=memory)
+        self.least, self.longest = least, torch.zeros(())
+        self.scale: Tensor | None = None
+
+    def add(self, move: Tensor, change: Tensor) -> None:
+        product, length = dot(move, change), norm(move)
+        self.longest = torch.maximum(self.longest, length)
+        curved = (product > _CURVED * length * length) & (length >= self.least * self.longest)
+        scale = torch.ones_like(product) if self.scale is None else self.scale
+        self.scale = torch.where(curved, product / dot(change, change), scale)
+        self.pairs.append((move, change, torch.where(curved, 1 / product, torch.zeros_like(product))))
+
+    def times(self, q: Tensor) -> Tensor:
+        weights = []
+        for move, change, inverse in reversed(self.pairs):
+            weights.append(inverse * dot(move, q))
+            q = q - weights[-1] * change
+        if self.scale is not None:
+            q = self.scale * q
+        for (move, change, inverse), weight in zip(self.pairs, reversed(weights), strict=True):
+            q = q + (weight - inverse * dot(change, q)) * move
+        return q
 
 
 def _searched(

@@ -3,18 +3,20 @@
     y <- L-BFGS on g(x, .) from y until |g_y| <= tol_k |g_y(x0, y0)|
     v <- cg on H(x, y) v = f_y(x, y) from v until the residual is tol_k |f_y|
     d <- f_x(x, y) - J(x, y) v;   F <- f(x, y);   s <- |x - x'|                      x', d', F': those of the accepted point before
-    if F <= F' + tol_k/4 + (5/4) tol_{k-1} s - L s^2:  L <- 0.95 L                   more than enough: longer steps
-    elif F >= F' + |F'|/5:  L <- 2 L;  x, y, v, d, F <- those before;  tol <- tol/2      worse: back
+    e <- F' + tol_k/4 + (5/4) tol_{k-1} s                                            what the tolerances explain
+    if F <= e - L s^2:  L <- 0.95 L                                                  more than enough: longer steps
+    elif F >= e + rise |F'|:  L <- 2 L;  x, y, v, d, F <- those before;  tol <- tol/2    worse: back
     x' <- x;   x <- x - d/L
 
 Pedregosa, "Hyperparameter optimization with approximate gradient", ICML 2016, which shows convergence for summable tolerances
 and no rate: no claim is made. L starts at |d|/sqrt(dx), or at 1 where |d| <= 1e-3; tol_k is tol 0.9^k, tol/(k+1)^2 or
-tol/(k+1)^3, and at least `floor`. The constants are those of the released code.
+tol/(k+1)^3, and at least `floor`. The other constants are those of the released code.
 
-Our choices: s is the step that led from F' to F, as in the paper, where the released code takes the one that follows; a step
-that is refused leads back to the point before it; the bound F' + |F'|/5 is the code's 1.2 F' also where F' is negative. The
-released code clips x, and scales the lower tolerance by the smallest coordinate of x: this does neither. The point that is
-looked at is the last accepted one with its y.
+Our choices: s is the step that led from F' to F, where the released code takes the one that follows; a step that is refused
+leads back to the point before it; rise = 0 where the code refuses F >= 1.2 F', with which x can go back and forth between two
+sides of a valley for ever; floor = 1e-8, since the searches of L-BFGS compare values, which know no better, where the code has
+1e-12. The released code clips x, and scales the lower tolerance by the smallest coordinate of x: this does neither. The point
+that is looked at is the last accepted one with its y.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Algorithm, Oracle, PerLane, keep, norm
@@ -70,8 +72,10 @@ class HOAG(Algorithm):
     """tolerance of the first step"""
     decrease: Literal["exponential", "quadratic", "cubic"] = "exponential"
     """how the tolerance falls: 0.9^k, (k+1)^-2 or (k+1)^-3"""
-    floor: PositiveFloat = 1e-12
+    floor: PositiveFloat = 1e-8
     """smallest tolerance"""
+    rise: NonNegativeFloat = 0.0
+    """share of |f| by which f may rise in a step that is accepted"""
     D: PerLane[PositiveInt] = 100
     """steps of L-BFGS at most"""
     memory: PositiveInt = 10
@@ -95,8 +99,9 @@ class HOAG(Algorithm):
             worse = torch.zeros_like(L, dtype=torch.bool)
         else:
             move = norm(x - last.x)
-            enough = last.F + tol / 4 + 1.25 * s.tol * move - s.L * move * move >= F
-            worse = ~enough & ~(last.F + last.F.abs() / 5 > F)  # also where F is not a number
+            explained = last.F + tol / 4 + 1.25 * s.tol * move
+            enough = explained - s.L * move * move >= F
+            worse = ~enough & ~(explained + self.rise * last.F.abs() > F)  # also where F is not a number
             L = s.L * torch.where(enough, 0.95, torch.where(worse, 2.0, 1.0))
         new = Accepted(
             x=keep(worse, last.x, x),

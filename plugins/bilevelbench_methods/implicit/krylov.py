@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -53,27 +53,26 @@ class Krylov:
 
     def extended(self, Hq: Tensor, on: Tensor | bool) -> Krylov:
         """By q; a lane in which no next direction is left is full."""
-        m_max = len(self.basis)
-        here = (torch.arange(m_max).reshape(-1, 1, 1) == self.c) & on
+        here = (torch.arange(len(self.basis)).reshape(-1, 1, 1) == self.c) & on
         u = Hq - self.beta * self.q_last
         alpha = dot(self.q, u)
         omega = u - alpha * self.q
         beta = norm(omega)
         exhausted = beta < _EXHAUSTED
-        return Krylov(
-            vbar=self.vbar,
-            w=self.w,
+        new = replace(
+            self,
             basis=keep(here, self.q, self.basis),
             diagonal=keep(here, alpha, self.diagonal),
             off=keep(here, self.beta, self.off),
             q=keep(on, torch.where(exhausted, self.q, omega / beta), self.q),
             q_last=keep(on, self.q, self.q_last),
             beta=keep(on, beta, self.beta),
-            c=keep(on, torch.where(exhausted, torch.full_like(beta, m_max), self.c + 1), self.c),
+            c=keep(on, self.c + 1, self.c),
         )
+        return new.closed(exhausted & on)
 
-    def projected_solution(self, r: Tensor) -> Tensor:
-        """basis s with tridiagonal s = basis^T r, by elimination."""
+    def projected(self, r: Tensor) -> tuple[Tensor, Tensor]:
+        """basis s with tridiagonal s = basis^T r, by elimination, and the lanes whose matrix is positive definite."""
         used = int(self.c.max())
         a, e, t = self.diagonal[:used], self.off[:used], dot(self.basis[:used], r)
         pivots, sides = [a[0]], [t[0]]
@@ -84,4 +83,8 @@ class Krylov:
         s = [sides[-1] / pivots[-1]]
         for i in reversed(range(used - 1)):
             s.insert(0, (sides[i] - e[i + 1] * s[0]) / pivots[i])
-        return over_points(torch.stack(s) * self.basis[:used])
+        return over_points(torch.stack(s) * self.basis[:used]), (torch.stack(pivots) > 0).all(0)
+
+    def closed(self, on: Tensor) -> Krylov:
+        """Full in these lanes, so that a restart comes next."""
+        return replace(self, c=torch.where(on, torch.full_like(self.c, len(self.basis)), self.c))

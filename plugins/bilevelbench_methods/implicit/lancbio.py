@@ -1,7 +1,7 @@
 """LancBiO: H v = f_y in a Krylov space that grows by one vector in each step of x, and begins anew now and then.
 
     T times:  y <- y - a g_y(x, y);   b <- f_y(x, y)
-    every `period` steps:  m <- min(ceil(growth m), m_max)
+    every `period` steps:  m <- min(ceil(growth m), m_max, dy)
     if c = m:  vbar <- v;  w <- H(x, y) vbar;  q <- (b - w)/|b - w|;  basis <- [];  beta, c <- 0          a new space
     u <- H(x, y) q - beta q_last;   alpha <- <q, u>;   basis, diagonal, off-diagonal <- with q, alpha, beta;   c <- c + 1
     v <- vbar + basis s,   tridiagonal s = basis^T (b - w)
@@ -12,9 +12,10 @@ b is that of today, w that of the last restart. Yang, Gao, Yuan, "LancBiO: dynam
 subspace", ICLR 2025; their abstract counts eps^-1 steps for |grad phi|^2 <= eps. H changes with x and y, so the basis loses its
 orthogonality: m_max bounds for how long.
 
-Our choices: v starts at zero; restarts are counted by c, where the released code restarts at multiples of an m that changes
-meanwhile; a residual below 1e-14 leaves v as it is for this step, without a product; a beta below 1e-12, an exhausted space,
-means a restart at the next step.
+Our choices: v starts at zero; m is at most dy, since more vectors would be drift and rounding; restarts are counted by c, where
+the released code restarts at multiples of an m that changes meanwhile; a residual below 1e-14 leaves v as it is for this step,
+without a further product; a beta below 1e-12, an exhausted space, means a restart at the next step; so does a tridiagonal
+matrix that is not positive definite, which no single H can have made, and v stays as it is.
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ class LancBiO(Algorithm):
         return self.fill(constants, eta_x=lambda c: 1 / (2 * c.L_phi), a=lambda c: 1 / c.L_gy)
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
-        space = Krylov.full(y0, self.m_max)  # so that the first step restarts
+        space = Krylov.full(y0, min(self.m_max, oracle.dy))  # so that the first step restarts
         return State(x=x0, y=y0, v=torch.zeros_like(y0), space=space, m=torch.ones_like(y0[:, :1]), k=0)
 
     def step(self, s: State, oracle: Oracle) -> State:
         x, y = s.x, lower_gd(oracle, s.x, s.y, self.T, self.a)
         f_x, b = oracle.grad_f(x, y)
         grows = torch.as_tensor(s.k % self.period == self.period - 1)
-        m = torch.where(grows, (self.growth * s.m).ceil().clamp(max=self.m_max), s.m)
+        m = torch.where(grows, (self.growth * s.m).ceil().clamp(max=len(s.space.basis)), s.m)
         space, v = s.space, s.v
         full = space.c >= m
         solved = torch.zeros_like(full)
@@ -88,7 +89,9 @@ class LancBiO(Algorithm):
             space = space.restarted(v, w, b - w, full & ~solved)
         for on in oracle.when(~solved):
             space = space.extended(oracle.hvp_g_yy(x, y, space.q), on)
-            v = keep(on, space.vbar + space.projected_solution(b - space.w), v)
+            change, definite = space.projected(b - space.w)
+            v = keep(definite & on, space.vbar + change, v)
+            space = space.closed(~definite & on)
         d = f_x - oracle.jvp_g_xy(x, y, v)
         return State(x=x - self.eta_x * d, y=y, v=v, space=space, m=m, k=s.k + 1)
 

@@ -10,8 +10,8 @@ a pair with <s, r> <= 1e-10 |s|^2 is left out. Fang, Liu, Yao, Yu, Zhang, "qNBO:
 The pairs need not know H along f_y, so v keeps an error that no number of steps of x removes, and |grad phi| comes to rest at a
 floor; the paper's main variant makes further pairs for that. No claim is made: its theorem is about that one.
 
-Our choices: the pairs of the gradient steps count as well; steps of BFGS have length one, but a lane in which such a step has
-made |g_y| larger makes a gradient step from the old y instead.
+Our choices: the pairs of the gradient steps count as well; the steps of BFGS have length one, without a search; a pair whose
+move is shorter than 1e-4 of the longest one of the step is left out, for near y*(x) the changes of g_y are rounding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Algorithm, Constants, Oracle
-from bilevelbench_methods.lower_search import inverse_times
+from bilevelbench_methods.lower_search import InverseHessian
+
+_LEAST = 1e-4
 
 
 @dataclass(frozen=True)
@@ -55,15 +57,15 @@ class QNBOReuse(Algorithm):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x, y, g_y = s.x, s.y, oracle.grad_g_y(s.x, s.y)
-        pairs: list[tuple[Tensor, Tensor]] = []
+        B = InverseHessian(least=_LEAST)
         for t in range(self.P + self.T):
-            new_y = y - (self.a * g_y if t < self.P else inverse_times(pairs, g_y))
+            new_y = y - (self.a * g_y if t < self.P else B.times(g_y))
             new_g_y = oracle.grad_g_y(x, new_y)
-            pairs.append((new_y - y, new_g_y - g_y))
+            B.add(new_y - y, new_g_y - g_y)
             y, g_y = new_y, new_g_y
         f_x, f_y = oracle.grad_f(x, y)
-        v = inverse_times(pairs, f_y)
-        return State(x=x - self.eta_x * (f_x - oracle.jvp_g_xy(x, y, v)), y=y)
+        d = f_x - oracle.jvp_g_xy(x, y, B.times(f_y))
+        return State(x=x - self.eta_x * d, y=y)
 
     def calls(self, step: int) -> dict[str, int]:
         return {"grad_f": 1, "grad_g_y": self.P + self.T + 1, "jvp_g_xy": 1}
