@@ -16,12 +16,12 @@ from torch import Tensor
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
-from bilevelbench.display import shown
+from bilevelbench.display import Tell, shown
 from bilevelbench.engine.loop import PackRun
 from bilevelbench.engine.outer import MakeOptimizer, OuterOptimizer, with_unit_step
 from bilevelbench.engine.record import PackResult
 from bilevelbench.engine.setup import PreparedPack
-from bilevelbench.engine.watch import SHARE, CallbackFailed, Evaluate, StepInfo, Watch, pace_of
+from bilevelbench.engine.watch import SHARE, CallbackFailed, Evaluate, Pace, StepInfo, Watch, pace_of
 from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.constants import Constant
@@ -32,6 +32,7 @@ from bilevelbench.model.own_functions import OwnProblem, estimate_curvature, own
 from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.meter import Spent
 from bilevelbench.plan.trial import Schedule, Spec, Trial, checked_budget
 from bilevelbench.report.notebook import ShownSolution
 from bilevelbench.results.schema import curve_of
@@ -41,6 +42,7 @@ from bilevelbench.studies.auto.search import Found, Search
 
 AUTO = "auto"
 DRIVEN = "aid"  # with an optimiser for x there is no step to look for
+_RETRIES = 3  # of a run that diverges with a step that the search has found
 
 #: Keywords that people know from elsewhere, and what says the same here.
 _ELSEWHERE = {
@@ -157,29 +159,76 @@ def solve(
         targets=() if target is None else (target,),
         schedule=schedule,
     )
-    outer = None if outer_optimizer is None else OuterOptimizer(outer_optimizer)
-    contenders = _contenders(algorithm, params, batch, own, outer is not None)
+    contenders = _contenders(algorithm, params, batch, own, outer_optimizer is not None)
     with default_dtype(instance.x0.dtype), shown(title, 1.0, progress) as tell:
-        found = (
-            contenders if isinstance(contenders, Algorithm) else Search(instance, seed, limits, began, tell)(contenders)
-        )
-        method = found if isinstance(found, Algorithm) else found.method
-        watch = Watch(limits, pace, began, tell, callback, lambda x, y: (own.x.answer(x), own.y.answer(y)))
-        pack = PreparedPack(instance, [method], [seed], [trial.budget.most], outer=outer)
-        begun = None
-        if isinstance(found, Found):
-            begun = found.begun
+        call = _Call(own, trial, pace, began, tell, callback, outer_optimizer)
+        if isinstance(contenders, Algorithm):
+            return call.solution(contenders, None, errors)
+        search = Search(instance, seed, limits, began, tell)
+        found = _found(search, contenders, errors)
+        got = call.solution(found.method, found, errors)
+        for _ in range(_RETRIES):
+            if not found.steps or got.status != Status.DIVERGED:
+                break
+            found = search.gentler(found, call.spent)
+            got = call.solution(found.method, found, errors)
+        return got
+
+
+class _Call:
+    """One call of `solve`: everything but the method."""
+
+    def __init__(
+        self,
+        own: OwnProblem,
+        trial: Trial,
+        pace: Pace,
+        began: float,
+        tell: Tell,
+        callback: Callable[[StepInfo], object] | None,
+        outer: MakeOptimizer | None,
+    ) -> None:
+        self._own, self._trial, self._pace, self._began, self._tell = own, trial, pace, began, tell
+        self._callback, self._outer = callback, outer
+        self.spent = Spent()
+
+    def solution(self, method: Algorithm, found: Found | None, errors: str) -> Solution:
+        """The run of a method from the start, or from where a search has left it."""
+        own, trial = self._own, self._trial
+        watch = Watch(
+            trial.budget, self._pace, self._began, self._tell, self._callback, lambda x, y: (own.x.answer(x), own.y.answer(y))
+        )  # fmt: skip
+        outer = None if self._outer is None else OuterOptimizer(self._outer)
+        pack = PreparedPack(own.instance.apart(), [method], [trial.seed], [trial.budget.most], outer=outer)
+        if found is not None:
             pack.oracle.meter.add(found.spent)
-        running = PackRun([trial], pack, watch, begun)
+            watch.is_interrupted = found.is_interrupted
+        running = PackRun([trial], pack, watch, None if found is None else found.begun)
         try:
             result = running.run()
         except CallbackFailed as failed:
             raise failed.__cause__ or failed from None
-    if running.error is not None and errors == "raise":
-        told = result.runs[0]["message"]
-        running.error.add_note(f'{method.name} failed {told}; errors="return" gives its counts and its curve')
-        raise running.error
-    return _solution(running, result, method, own, found if isinstance(found, Found) else None)
+        self.spent = pack.oracle.meter.spent()
+        if running.error is not None and errors == "raise":
+            told = result.runs[0]["message"]
+            running.error.add_note(f'{method.name} failed {told}; errors="return" gives its counts and its curve')
+            raise running.error
+        return _solution(running, result, method, own, found)
+
+
+def _found(search: Search, contenders: list[Contender], errors: str) -> Found:
+    """A function that fails in the search fails for the method as well, where `errors` says what becomes of it."""
+    try:
+        return search(contenders)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        if errors == "raise":
+            error.add_note(
+                "it failed in the search for a method and its steps, which algorithm= and its parameters leave out"
+            )
+            raise
+        return search.unsearched(contenders)
 
 
 def _contenders(
@@ -268,5 +317,8 @@ def _solution(
 def _values(instance: Instance, x: Tensor, y: Tensor) -> tuple[float, float]:
     """f and g at the answer, which nobody pays for."""
     at = x.reshape(1, -1), y.reshape(1, -1)
-    with torch.no_grad(), instance.uncounted():
-        return float(instance.value_f(*at)), float(instance.value_g(*at))
+    try:
+        with torch.no_grad(), instance.uncounted():
+            return float(instance.value_f(*at)), float(instance.value_g(*at))
+    except KeyboardInterrupt:  # the answer is there, and more important
+        return math.nan, math.nan

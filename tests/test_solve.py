@@ -109,7 +109,7 @@ def test_auto_spends_a_tenth_of_the_time():
         return g(x, SlowProducts.apply(y))
 
     began = time.perf_counter()
-    got = solve(f, product_is_slow, ZERO, ZERO, eta_x=0.1, seconds=4.0, constants={"L_gy": 2.0})
+    got = solve(f, product_is_slow, ZERO, ZERO, "f2ba", eta_x=0.1, seconds=4.0, constants={"L_gy": 2.0})
     took = time.perf_counter() - began
     assert took < 4.5
     assert calls["hvp"] <= 0.2 * took

@@ -107,6 +107,8 @@ class PackRun:
         pack, record, progress = self.pack, self.record, self.progress
         if self._begun is not None:
             self.state, progress.step = self._begun.state, self._begun.step
+            if self.watch is not None and self.watch.is_interrupted:
+                raise KeyboardInterrupt
         elif not self._timed(pack.init):
             self._finish(self._endings.refused(self._everyone), None)
             return

@@ -47,10 +47,11 @@ SAMPLED = (
 
 @dataclass(frozen=True)
 class Setting:
-    """A method with all of its parameters, and what a table calls it."""
+    """A method with all of its parameters, what a table calls it, and which of them are x-steps that were found."""
 
     method: Algorithm
     title: str
+    steps: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Contender:
     def setting(self, step: float, penalty: float, constants: Constants) -> Setting:
         found = {**dict.fromkeys(self.steps, _short(step)), **dict.fromkeys(self.penalties, _short(penalty))}
         title = str(Spec(name=self.cls.name, params={**self.params, **found}))
-        return Setting(self.cls.model_validate({**self.params, **found}).resolve(constants), title)
+        return Setting(self.cls.model_validate({**self.params, **found}).resolve(constants), title, self.steps)
 
 
 def portfolio(params: Mapping[str, Any], batch: int | None, noise: Noise) -> list[Contender]:

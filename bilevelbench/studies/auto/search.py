@@ -11,6 +11,7 @@ takes at most `SHARE` of its budget and of its seconds.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -45,13 +46,18 @@ Tell = Callable[[float | None, str], None]
 
 @dataclass(frozen=True)
 class Found:
-    """The chosen method, where it has come to, what the search has spent, what it has tried, and a sentence on it."""
+    """The chosen method, where it has come to, what the search has spent, what it has tried, and a sentence on it.
+
+    `steps` are the method's x-steps that were found by the search.
+    """
 
     method: Algorithm
     begun: Begun
     spent: Spent
     table: pd.DataFrame
     message: str
+    steps: tuple[str, ...]
+    is_interrupted: bool = False
 
 
 @dataclass(eq=False)
@@ -108,6 +114,9 @@ class _Runner:
         self.settings, self.told = [self.settings[i] for i in stay], [self.told[i] for i in stay]
 
 
+_Best = tuple[_Runner, Setting, float]
+
+
 class Search:
     """`limits` are those of the whole run, which began at `began`."""
 
@@ -118,9 +127,39 @@ class Search:
         self._runners: list[_Runner] = []  # also those that have left
         self._rows: list[dict[str, Any]] = []
         self._start = math.nan  # the score of x0
+        self._best: _Best | None = None  # after the last round
 
     @torch.no_grad()
     def __call__(self, contenders: Sequence[Contender]) -> Found:
+        """Ctrl-C ends it with what there is."""
+        try:
+            return self._found(*self._searched(contenders))
+        except KeyboardInterrupt:
+            found = self.unsearched(contenders) if self._best is None else self._found(*self._best)
+            return dataclasses.replace(found, is_interrupted=True)
+
+    @torch.no_grad()
+    def unsearched(self, contenders: Sequence[Contender]) -> Found:
+        """The first setting at the start, with a short step."""
+        x, y = self._given_start()
+        settings = contenders[0].settings(_size(x) * _MOVES[-2], self._instance.constants)
+        runner = self._runner(settings[:1], x, y, math.inf)
+        return self._found(runner, settings[0], math.nan)
+
+    @torch.no_grad()
+    def gentler(self, found: Found, spent: Spent) -> Found:
+        """From where the search has ended with a tenth of the x-step, after a run that has diverged and cost `spent`."""
+        steps = {name: getattr(found.method, name) / 10 for name in found.steps}
+        method = type(found.method).model_validate({**found.method.given(), **steps})
+        pack = PreparedPack(self._instance.apart(), [method], [self._seed])
+        state = pack.init(*method.point(found.begun.state))
+        told = ", ".join(f"{name}={value:.3g}" for name, value in steps.items())
+        return dataclasses.replace(
+            found, method=method, begun=Begun(state, found.begun.step), spent=spent + pack.oracle.meter.spent(),
+            message=f"{found.message}; it diverged from there, and was run again with {told}",
+        )  # fmt: skip
+
+    def _searched(self, contenders: Sequence[Contender]) -> _Best:
         x, y = self._given_start()
         step = 1.0
         if any(one.steps for one in contenders):
@@ -131,8 +170,8 @@ class Search:
         room = self._left / lanes - self._judge.price(_LOWER)
         if lanes == 1 or self._is_over or room <= 0:
             groups, lanes, room = [groups[0][:1]], 1, math.inf
-        self._runners = [self._runner(settings, x, y, room) for settings in groups]
-        return self._found(self._runners[0], 0, math.nan) if lanes == 1 else self._race()
+        runners = [self._runner(one, x, y, room) for one in groups]
+        return (runners[0], groups[0][0], math.nan) if lanes == 1 else self._race(runners)
 
     @property
     def _spent(self) -> Spent:
@@ -156,7 +195,7 @@ class Search:
 
     def _line_search(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
         """The best point along the hypergradient, its y, and the step that leads there; x itself if none is better."""
-        size = (1 + float(x.square().mean().sqrt())) * x.numel() ** 0.5
+        size = _size(x)
         if self._left < (4 + len(_MOVES)) * self._judge.price(_LOWER):
             return x, y, size * _MOVES[-2]
         seen = self._judge(x, y, 2 * _LOWER)
@@ -185,10 +224,12 @@ class Search:
         lanes = len(settings)
         methods = [setting.method for setting in settings]
         pack = PreparedPack(self._instance.apart(), methods, [self._seed] * lanes, [budget] * lanes)
-        return _Runner(settings, pack, pack.init(x.expand(lanes, -1).clone(), y.expand(lanes, -1).clone()))
+        runner = _Runner(settings, pack, pack.init(x.expand(lanes, -1).clone(), y.expand(lanes, -1).clone()))
+        self._runners.append(runner)
+        return runner
 
-    def _race(self) -> Found:
-        runners, first = self._runners, self._runners[0]
+    def _race(self, runners: list[_Runner]) -> _Best:
+        first = runners[0]
         few, many = self._own_steps
         first.advance(math.inf, min(_STEPS, few), self._until)
         most = max(first.costs)  # for everyone
@@ -197,9 +238,9 @@ class Search:
         price = len(going) * (_FACTOR * most + self._judge.price(_LOWER))
         if not self._is_over and many > few and price <= self._left:
             runners = self._halved(runners, {(n, i) for _, n, i in going})
-            ranks = self._round(3, runners, (1 + _FACTOR) * most, many)
-        score, n, i = ranks[0]
-        return self._found(runners[n], i, score)
+            self._round(3, runners, (1 + _FACTOR) * most, many)
+        assert self._best is not None  # there was a round
+        return self._best
 
     @property
     def _own_steps(self) -> tuple[int, int]:
@@ -222,7 +263,10 @@ class Search:
                 score = next(scores)
                 ranks.append((score if one.step else math.inf, n, i))
                 self._row(number, setting.title, one.step, cost + seen.cost, score)
-        return sorted(ranks)
+        ranks.sort()
+        score, n, i = ranks[0]
+        self._best = runners[n], runners[n].settings[i], score
+        return ranks
 
     def _halved(self, runners: Sequence[_Runner], going: Collection[tuple[int, int]]) -> list[_Runner]:
         stay = [[i for i in range(len(one.settings)) if (n, i) in going] for n, one in enumerate(runners)]
@@ -244,24 +288,30 @@ class Search:
             if row["round"] == self._rows[-1]["round"] and row["setting"] in titles:
                 row["goes_on"] = True
 
-    def _found(self, runner: _Runner, lane: int, score: float) -> Found:
-        setting, spent = runner.settings[lane], self._spent
+    def _found(self, runner: _Runner, setting: Setting, score: float) -> Found:
+        spent = self._spent
         if self._rows:
             self._mark([setting.title])
-        state = take(runner.state, torch.tensor([lane]))
+        state = take(runner.state, torch.tensor([runner.settings.index(setting)]))
         table = pd.DataFrame(self._rows, columns=["round", "setting", "steps", "cost", "score", "goes_on"])
-        return Found(setting.method, Begun(state, runner.step), spent, table, self._sentence(setting, score, spent))
+        said = self._sentence(setting, score, spent)
+        return Found(setting.method, Begun(state, runner.step), spent, table, said, setting.steps)
 
     def _sentence(self, setting: Setting, score: float, spent: Spent) -> str:
         tried = len({row["setting"] for row in self._rows if row["round"] > 1})
         if not tried:
             why = (
-                ""
-                if len(self._runners[0].settings) == 1 and math.isinf(self._left)
-                else ": there was no room for a search"
+                "there was room for no search"
+                if self._left < math.inf or self._is_over
+                else "there was nothing to search"
             )
-            return f"{setting.title} was chosen{why}"
+            return f"{setting.title} was taken, as {why}"
         said = f"{setting.title} was the best of {tried} settings: f was {score:.4g} after {_LOWER} further lower-level steps"
         if not math.isnan(self._start):
             said += f", {self._start:.4g} at x0" + ("" if score < self._start else ", so none was better than x0")
         return f"{said}; the search cost {spent.cost:,.0f}"
+
+
+def _size(x: Tensor) -> float:
+    """1 + |x|, as a root mean square, for a vector of that many numbers."""
+    return (1 + float(x.square().mean().sqrt())) * x.numel() ** 0.5
