@@ -121,7 +121,7 @@ def test_auto_spends_a_tenth_of_the_time(clock, product, is_known):
     """f2ba asks for no products: all of them are evaluation. A pass takes ten milliseconds."""
     began = clock.now
     slow_g = clock.slow(g, 0.01, product)
-    got = solve(f, slow_g, ZERO, ZERO, eta_x=0.1, steps=150, constants={"L_gy": 2.0})
+    got = solve(f, slow_g, ZERO, ZERO, "f2ba", eta_x=0.1, steps=150, constants={"L_gy": 2.0})
     took = clock.now - began
     assert took > 30
     assert clock.products <= 0.1 * took + FLOOR + product  # the product that is being made is not cut in two

@@ -50,10 +50,20 @@ def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
         return result
 
 
-class PackRun:
-    """One pack on its way. Someone who waits for it has a `watch`, and a pack of one trial."""
+@dataclass(frozen=True)
+class Begun:
+    """A method that is under way: its state, and how many steps it has made."""
 
-    def __init__(self, trials: Sequence[Trial], pack: PreparedPack, watch: Watch | None = None) -> None:
+    state: Any
+    step: int
+
+
+class PackRun:
+    """One pack on its way. Someone who waits for it has a `watch`, and a pack of one trial, which may have `begun`."""
+
+    def __init__(
+        self, trials: Sequence[Trial], pack: PreparedPack, watch: Watch | None = None, begun: Begun | None = None
+    ) -> None:
         bent = 0 if pack.instance.is_bent else None
         lanes = [Lane(t, method.given(), bent_step=bent) for t, method in zip(trials, pack.methods, strict=True)]
         self.pack, self.progress, self.watch = pack, Progress(), watch
@@ -62,6 +72,7 @@ class PackRun:
         self.error: Exception | None = None  # what ended a pack of one trial
         self._endings = Endings(self.record)
         self._order = [trial.id for trial in trials]
+        self._begun = begun
         self._began = False  # `init` is over
         self._next = _Next.of(lanes)
 
@@ -94,7 +105,11 @@ class PackRun:
 
     def _loop(self) -> None:
         pack, record, progress = self.pack, self.record, self.progress
-        if not self._timed(pack.init):
+        if self._begun is not None:
+            self.state, progress.step = self._begun.state, self._begun.step
+            if self.watch is not None and self.watch.is_interrupted:
+                raise KeyboardInterrupt
+        elif not self._timed(pack.init):
             self._finish(self._endings.refused(self._everyone), None)
             return
         check_state(pack.algorithm, self.state, pack.oracle, "init")

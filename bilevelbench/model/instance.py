@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,6 +153,13 @@ class Instance:
             yield
         finally:
             self.passes[:] = before
+
+    def apart(self) -> Instance:
+        """The same functions with a count of their own, for another oracle."""
+        other = copy.copy(self)
+        other.passes, other._lanes = [0] * len(QUERIES), None
+        other.functions = {query: other._counted(query, other._raw[query]) for query in QUERIES}
+        return other
 
     def take(self, lanes: Tensor) -> Instance:
         """Only these lanes. Data without a lane axis serve any lanes."""

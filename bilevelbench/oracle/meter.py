@@ -8,6 +8,7 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,21 @@ F64 = npt.NDArray[np.float64]
 BOOL = npt.NDArray[np.bool_]
 
 _UNLIMITED = 2.0**53  # the largest cost that a float counts exactly
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Calls and samples by query, (queries,)."""
+
+    calls: F64 = field(default_factory=lambda: np.zeros(len(QUERIES)))
+    samples: F64 = field(default_factory=lambda: np.zeros(len(QUERIES)))
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.calls + other.calls, self.samples + other.samples)
+
+    @property
+    def cost(self) -> float:
+        return float(self.samples.sum())
 
 
 class Meter:
@@ -149,6 +165,18 @@ class Meter:
         """A new instance counts from zero, and so does the meter beside it."""
         self.flush()
         self.passes[:] = self._flushed[:] = [0] * len(QUERIES)
+
+    def spent(self) -> Spent:
+        """By all lanes together."""
+        self.flush()
+        return Spent(self.calls.sum(1), self.samples.sum(1))
+
+    def add(self, spent: Spent) -> None:
+        """What was spent elsewhere to the same end is on the account of every lane."""
+        self.flush()
+        self.calls += spent.calls[:, None]
+        self.samples += spent.samples[:, None]
+        self._update_slack()
 
     def take(self, lanes: Sequence[int], real: Sequence[bool]) -> None:
         """Only these lanes."""
