@@ -92,7 +92,7 @@ def test_end_solves_at_the_answer_alone():
 
 def test_end_solves_at_the_answer_of_a_method_that_chooses():
     """f2ba's answer is not its last point: that is not solved for."""
-    got = solve(f, g, ZERO, ZERO, eta_x=0.3, lam=1e4, K=6, steps=60, evaluate="end")
+    got = solve(f, g, ZERO, ZERO, "f2ba", eta_x=0.3, lam=1e4, K=6, steps=60, evaluate="end")
     x = got.x
     assert got.phi == pytest.approx(float(f(x, torch.linalg.solve(A, x))), rel=1e-6)
     assert got.curve["phi"].isna().all()
@@ -147,7 +147,7 @@ def test_a_target_below_zero_is_a_sentence():
 def test_seconds_are_for_the_whole_call(clock, evaluate, product):
     """With the estimate of the curvature at the start, which makes products."""
     began = clock.now
-    got = solve(f, clock.slow(g, 0.01, product), ZERO, ZERO, eta_x=0.1, seconds=30.0, evaluate=evaluate)
+    got = solve(f, clock.slow(g, 0.01, product), ZERO, ZERO, "f2ba", eta_x=0.1, seconds=30.0, evaluate=evaluate)
     assert clock.now - began <= 30 + 2 * max(0.5, product)  # a step is finished, and so is a product
     assert got.status == "timeout"
     assert got.steps > 0 or product > 0.3 * 30  # one product has taken all of the time
@@ -158,7 +158,7 @@ def test_seconds_are_for_the_whole_call(clock, evaluate, product):
 def test_time_is_left_for_phi_of_the_answer(clock, evaluate):
     began = clock.now
     slow_g = clock.slow(g, 0.01, 0.05)
-    got = solve(f, slow_g, ZERO, ZERO, eta_x=0.1, seconds=30.0, evaluate=evaluate, constants={"L_gy": 2.0})
+    got = solve(f, slow_g, ZERO, ZERO, "f2ba", eta_x=0.1, seconds=30.0, evaluate=evaluate, constants={"L_gy": 2.0})
     assert math.isfinite(got.phi)
     assert 26 <= clock.now - began <= 30
 

@@ -262,7 +262,7 @@ def hoag(
 ) -> Iterator[Point]:  # fmt: skip
     """The accepted points."""
     scale = float(np.linalg.norm(q.g_y(q.x0, q.y0)))
-    x, share, before = q.x0, 1.0, tol
+    x, share, before, Fa = q.x0, 1.0, tol, math.inf
     xa, ya, va = q.x0, q.y0, np.zeros_like(q.y0)
     for k in itertools.count():
         yield xa, ya
