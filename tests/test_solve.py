@@ -172,7 +172,14 @@ def test_a_solve_that_does_not_end_does_not_hold_up_the_answer():
 
     began = time.perf_counter()
     got = solve(
-        lambda x, y: f(x, y[:2]), hard, ZERO, torch.zeros(400, dtype=F64), eta_x=0.01, seconds=1.0, evaluate="end"
+        lambda x, y: f(x, y[:2]),
+        hard,
+        ZERO,
+        torch.zeros(400, dtype=F64),
+        "f2ba",
+        eta_x=0.01,
+        seconds=1.0,
+        evaluate="end",
     )
     assert time.perf_counter() - began < 5  # it would take minutes
     assert got.status == "timeout"

@@ -245,7 +245,9 @@ LANES = {
 }
 
 
-@pytest.mark.parametrize("problem", ["logcosh[dim_x=3,dim_y=5]", "tail_anchor[tails=3,anchors=2,c=0.5,data_seed={data}]"])
+@pytest.mark.parametrize(
+    "problem", ["logcosh[dim_x=3,dim_y=5]", "tail_anchor[tails=3,anchors=2,c=0.5,data_seed={data}]"]
+)
 @pytest.mark.parametrize("name", LANES)
 def test_packed_equals_alone(name, problem):
     trials = [
@@ -402,7 +404,10 @@ def test_tpe_without_optuna_is_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     row = bilevelbench.run("tpe", "quadratic", steps=2).runs.iloc[0]
     assert row.status == "error"
-    assert 'tpe needs optuna, which is not installed; pip install "bilevelbench[tune]", or take random_search' in row.message
+    assert (
+        'tpe needs optuna, which is not installed; pip install "bilevelbench[tune]", or take random_search'
+        in row.message
+    )
 
 
 def test_tpe_tries_a_start_outside_of_its_box_and_does_not_tell_the_estimator():
