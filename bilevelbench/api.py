@@ -23,7 +23,6 @@ from bilevelbench.discovery.entry import Entry, make
 from bilevelbench.discovery.registry import Registry, registry
 from bilevelbench.display import shown
 from bilevelbench.engine.agents.leader import dismiss
-from bilevelbench.engine.curvature import lower_curvatures
 from bilevelbench.engine.loop import PackRun, run_pack
 from bilevelbench.engine.outer import MakeOptimizer, OuterOptimizer, with_unit_step
 from bilevelbench.engine.record import PackResult
@@ -33,9 +32,10 @@ from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.run import run_trials
 from bilevelbench.model.algorithm import Algorithm
-from bilevelbench.model.constants import Constant, Constants, estimated
+from bilevelbench.model.constants import Constant, Constants
 from bilevelbench.model.constraints import Projection, projection_of
 from bilevelbench.model.instance import Instance
+from bilevelbench.model.lower_curvature import estimate_curvature
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.model.rounding import one_thread
@@ -204,7 +204,7 @@ def solve(
     schedule, pace = pace_of(evaluate)
     instance = _instance_of(f, g, x0, y0, constants or {}, began + SHARE * (seconds or math.inf))
     if project is not None:
-        instance.project = projection_of(project, x0)
+        instance.project = projection_of(project, instance.x0, lambda x: x.reshape(x0.shape), lambda x: _vector(x, x0))
     method = _chosen(algorithm, params, outer_optimizer is not None).resolve(instance.constants)
     trial = _trial(
         algorithm=Spec(name=method.name),
@@ -244,8 +244,16 @@ def _instance_of(
     with instance.uncounted():  # a mistake in f or g is found here, before anything runs
         instance.value_f(instance.x0[None], instance.y0[None])
         instance.value_g(instance.x0[None], instance.y0[None])
-    instance.constants = Constants(_known(instance, constants, until), "your functions")
+    instance.constants = Constants(constants, "your functions")
+    estimate_curvature(instance, until)
     return instance
+
+
+def _vector(x: Any, x0: Tensor) -> Tensor:
+    if not isinstance(x, Tensor) or x.shape != x0.shape:
+        seen = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InvalidInput(f"the projection made {seen} of an x of shape {tuple(x0.shape)}; it has to keep the shape")
+    return x.reshape(-1)
 
 
 def _trial(**fields: Any) -> Trial:
@@ -337,14 +345,3 @@ def _one_lane(function: Callable[[Tensor, Tensor], Tensor], name: str, x0: Tenso
         return value.reshape(1, 1)
 
     return over_one_lane
-
-
-def _known(instance: Instance, given: Mapping[str, Constant | float], until: float) -> dict[str, Constant | float]:
-    known = dict(given)
-    if "L_g" not in known and "L_gy" not in known:
-        smallest, largest = lower_curvatures(instance, until)
-        if not max(largest, -smallest) > 0:
-            raise InvalidInput("g shows no curvature in y at (x0, y0); the lower level has to be strongly convex")
-        instance.is_bent = smallest < -(torch.finfo(instance.y0.dtype).eps ** 0.5) * largest
-        known["L_gy"] = estimated(max(largest, -smallest))
-    return known

@@ -13,8 +13,6 @@ That it is the smallest one holds with probability one over the start, which is 
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -49,33 +47,6 @@ def smallest_eigenvalue(
         return _smallest(_by_columns(instance, gradient, x, y, h)), d**0.5 * of_product
     value, residual = _by_lanczos(instance, gradient, x, y, h)
     return value, residual + of_product
-
-
-def lower_curvatures(instance: Instance, until: float = math.inf, iterations: int = 30) -> tuple[float, float]:
-    """Extreme eigenvalues of the lower Hessian at the start, from within: Lanczos, with two vectors kept."""
-    x, y = instance.x0.reshape(-1, instance.dx)[:1], instance.y0.reshape(-1, instance.dy)[:1]
-    start = torch.randn(y.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    q = (start / start.norm()).to(y.dtype).to(y.device)
-    before, beta = torch.zeros_like(q), 0.0
-    diagonal: list[float] = []
-    beside: list[float] = []
-    with torch.no_grad(), instance.uncounted():
-        for _ in range(min(iterations, instance.dy)):
-            w = instance.hvp_g_yy(x, y, q) - beta * before
-            alpha = float((q * w).sum())
-            w = w - alpha * q
-            diagonal.append(alpha)
-            beta = float(w.norm())
-            if not beta > torch.finfo(y.dtype).eps * max(map(abs, diagonal)) or time.perf_counter() > until:
-                break
-            beside.append(beta)
-            before, q = q, w / beta
-    size = len(diagonal)
-    matrix = np.diag(diagonal) + np.diag(beside[: size - 1], 1) + np.diag(beside[: size - 1], -1)
-    if not np.isfinite(matrix).all():
-        return math.nan, math.nan
-    values = np.linalg.eigvalsh(matrix)
-    return float(values[0]), float(values[-1])
 
 
 def _by_columns(instance: Instance, gradient: Gradient, x: Tensor, y: Tensor, h: float) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,11 +71,13 @@ class Ball:
         return center + away * (self.radius / norm(away).clamp(min=self.radius))
 
 
-def projection_of(project: Projection, x0: Tensor) -> Projection:
-    """Over one lane; a set of ours takes x as it is, a function in the shape of x0."""
-    if isinstance(project, (Box, Simplex, Ball)):
-        check_projection(project, x0.reshape(1, -1))
-        return project
+def projection_of(
+    project: Projection | Callable[[Any], Any],
+    x0: Tensor,
+    shaped: Callable[[Tensor], Any],
+    vector: Callable[[Any], Tensor],
+) -> Projection:
+    """Over one lane. A set of ours takes x as it is; a function gets `shaped(x)`, and `vector` makes x of what it returns."""
     if not callable(project):
         raise InvalidInput(
             f"project={project!r}: give bilevelbench.Box(low, high), Simplex(total), Ball(radius), or a function that "
@@ -82,11 +85,11 @@ def projection_of(project: Projection, x0: Tensor) -> Projection:
         )
 
     def over_one_lane(x: Tensor) -> Tensor:
-        nearest = project(x.reshape(x0.shape))
-        return nearest.reshape(x.shape) if isinstance(nearest, Tensor) and nearest.shape == x0.shape else nearest
+        return vector(project(shaped(x.reshape(-1)))).reshape(x.shape)
 
-    check_projection(over_one_lane, x0.reshape(1, -1))
-    return over_one_lane
+    confined = project if isinstance(project, (Box, Simplex, Ball)) else over_one_lane
+    check_projection(confined, x0.reshape(1, -1))
+    return confined
 
 
 def check_projection(project: Projection, x0: Tensor) -> None:

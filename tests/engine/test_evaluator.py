@@ -18,6 +18,7 @@ from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine import curvature
 from bilevelbench.engine.evaluator import Evaluation, Evaluator
+from bilevelbench.model.lower_curvature import lower_curvatures
 from bilevelbench.plan.spec_text import parse_spec
 
 CLOSED_FORMS = [
@@ -554,7 +555,7 @@ def test_no_convex_problem_is_taken_for_another(problem):
 
 @pytest.mark.parametrize("dip", [1e-3, -1e-3, -5.0])
 def test_extreme_curvatures_at_the_start(dip):
-    smallest, largest = curvature.lower_curvatures(saddled(dip))
+    smallest, largest = lower_curvatures(saddled(dip))
     assert smallest == pytest.approx(dip, abs=1e-9)
     assert largest == pytest.approx(3.0, rel=1e-9)
 

@@ -115,11 +115,11 @@ def test_own_function_gets_x_in_its_shape():
         return x / x.norm(dim=-1, keepdim=True)
 
     x0 = points(2, 3)
-    over_lanes = projection_of(rows_to_one, x0)
+    over_lanes = projection_of(rows_to_one, x0.reshape(-1), lambda x: x.reshape(2, 3), lambda x: x.reshape(-1))
     assert over_lanes(x0.reshape(1, -1)).shape == (1, 6)
     assert set(shapes) == {(2, 3)}
 
 
 def test_what_is_no_set():
     with pytest.raises(InvalidInput, match=r"project=\(0, 1\): give bilevelbench.Box"):
-        projection_of((0, 1), points())
+        projection_of((0, 1), points(), lambda x: x, lambda x: x)
