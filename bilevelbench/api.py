@@ -293,8 +293,8 @@ def _solution(running: PackRun, result: PackResult, method: Algorithm, x0: Tenso
     message = row["message"]
     if torch.equal(x.reshape(-1), x0.reshape(-1)):
         message += "; the answer is the start: x is x0"
-    project = running.pack.instance.project
-    if project is not None and not torch.equal(project(x0.reshape(1, -1)), x0.reshape(1, -1)):
+    project, start = running.pack.instance.project, running.pack.instance.x0.reshape(1, -1)
+    if project is not None and not torch.equal(project(start), start):
         message += "; x0 is not in the set, and the run began where it is projected to"
     counts = {name: int(row.get(name, 0)) for name in COLUMNS | TOTALS}
     return Solution(
