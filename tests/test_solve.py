@@ -402,6 +402,13 @@ def test_a_projection_that_leaves_its_set_is_a_sentence():
         aid(steps=3, project=lambda x: x + 1)
 
 
+def test_a_projection_that_loses_the_shape_is_a_sentence():
+    with pytest.raises(
+        InvalidInput, match=r"the projection made \(1,\) of an x of shape \(2,\); it has to keep the shape"
+    ):
+        aid(steps=3, project=lambda x: x[:1])
+
+
 def test_eigenvalues_say_nothing_in_a_set():
     with pytest.raises(InvalidInput, match=r"leave out schedule\.second_order"):
         aid(steps=3, project=Box(0, 1), evaluate=Schedule(second_order=True))
