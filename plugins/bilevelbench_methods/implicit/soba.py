@@ -10,8 +10,8 @@ enables stochastic and global variance reduction algorithms", NeurIPS 2022. For 
 constants ~ T^-1/2 (`from_horizon`); a decay of 1/2 costs a logarithm more. Their theorem bounds the mean over the iterates, so
 the answer is a uniformly random one. With equal decays the ratio b/a decides: both are tuned.
 
-Our choices: v starts at zero; the batches of f and g have one size; the default steps; (J v, H v) is one joint query, since
-both are products at the same point, with the same vector and the same sample.
+Our choices: v starts at zero; the batches of f and g have one size; the default steps, of which that of x is one that y and v
+can follow; (J v, H v) is one joint query, since both are products at the same point, with the same vector and the same sample.
 """
 
 from __future__ import annotations
