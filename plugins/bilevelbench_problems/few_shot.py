@@ -159,8 +159,14 @@ def ridge_heads(E: Tensor, targets: Tensor, l2: float) -> tuple[Tensor, Tensor]:
     """For squared loss, each task's own solution (.., ways, width + 1), and EᵀE/n + l2 I, its Hessian for each row of Y."""
     n, width = E.shape[-2:]
     gram = E.mT @ E / n + l2 * torch.eye(width, dtype=E.dtype)
-    heads: Tensor = torch.linalg.solve(gram, (targets @ E).mT / n).mT
-    return heads, gram
+    return solved(gram, targets @ E / n), gram
+
+
+def solved(gram: Tensor, rows: Tensor) -> Tensor:
+    """rows gram⁻¹; NaN where x has run away so far that its embedding is not finite, which is for the trial to say."""
+    found, info = torch.linalg.solve_ex(gram, rows.mT)
+    out: Tensor = found.mT.masked_fill((info != 0)[..., None, None], torch.nan)
+    return out
 
 
 def accuracy(embedded: Tensor, asked: Tensor, support_targets: Tensor, query_targets: Tensor, l2: float) -> Tensor:

@@ -20,7 +20,8 @@ regression task by task,
     Y_t = (labelsᵀ E/n)(EᵀE/n + l2 I)⁻¹,   E the embedded support, n its size,
 
 and φ, ∇φ are closed forms. With cross-entropy the evaluator solves. f and g are finite sums over tasks (g_t is T times the
-term above), so a mini-batch of g moves the heads of its tasks only. Derivatives in y are formulas, those in x are autograd's,
+term above), so a mini-batch of g moves the heads of its tasks only, T times over: 1/L_gy, right for the sum, is too long a step
+for a batch that is much smaller than T. Derivatives in y are formulas, those in x are autograd's,
 one backward pass each.
 
 H is at least l2: mu is exact where a task has fewer support images than the head has inputs, and for cross-entropy, along
@@ -57,7 +58,7 @@ from bilevelbench import (
 from bilevelbench_problems.cross_entropy import Softmax
 from bilevelbench_problems.embeddings import Kind, embedding, start
 from bilevelbench_problems.estimates import Levels, bend, measured, steepest
-from bilevelbench_problems.few_shot import Heads, Squared, Tasks, accuracy, ridge_heads
+from bilevelbench_problems.few_shot import Heads, Squared, Tasks, accuracy, ridge_heads, solved
 from bilevelbench_problems.logreg import from_scikit_learn
 from bilevelbench_problems.omniglot import OMNIGLOT, characters
 
@@ -147,7 +148,7 @@ class RepresentationDigits(_Representation):
     max_lanes = 64
     side = 8
 
-    tasks: PositiveInt = 10
+    tasks: PositiveInt = 4
     """training tasks, each with a head of its own"""
     test_tasks: PositiveInt = 20
     """tasks for the metric"""
@@ -191,7 +192,7 @@ def _closed_forms(f: Heads, g: Heads) -> Reference:
         heads, gram = solve(x)
         y = heads.flatten(-3)
         # f is a mean over tasks and g a sum, so each block of H is its gram matrix
-        v = torch.linalg.solve(gram, g.matrices(f.in_y(x, y)).mT).mT.flatten(-3)
+        v = solved(gram, g.matrices(f.in_y(x, y))).flatten(-3)
         return _by_x(lambda x: f.value(x, y) - g.along(x, y, v), x)
 
     return Reference(

@@ -181,6 +181,17 @@ def test_descent_on_phi_makes_other_tasks_easier() -> None:
     assert float(instance.metrics["test_accuracy"](x, instance.y0)) > before
 
 
+@pytest.mark.parametrize("far", [1e200, float("inf"), float("nan")])
+def test_an_x_that_has_run_away_has_no_value_and_spoils_no_other_lane(far: float) -> None:
+    instance = built(PROBLEMS[0])
+    x = instance.x0.expand(2, -1).clone()
+    x[1] = far
+    for closed_form in (instance.reference.phi, instance.reference.grad_phi, instance.reference.y_star):
+        answer = closed_form(x)
+        close(answer[:1], closed_form(instance.x0), 1e-12)
+        assert not answer[1].isfinite().all()
+
+
 def test_cross_entropy_is_solved_and_certified_as_an_estimate() -> None:
     instance = built(PROBLEMS[1])
     assert instance.reference is None
