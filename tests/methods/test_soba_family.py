@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -10,38 +9,18 @@ import pytest
 import torch
 from bilevelbench_methods.implicit.spaba import SPABA
 from bilevelbench_methods.implicit.srba import SRBA
-from helpers import alone, assert_same, iterates, of, packed, plugins, prepared, states_of, trial
+from helpers import alone, assert_same, of, packed, plugins, prepared, states_of, trial
 from plain_problems import Wavy, of_quadratic
+from twins_soba import SIGMA, Sums, TinySum, agree, method, recursive, saba, soba, srmba, tiny, wavy
 from twins_soba import Affine as AffineWorld
-from twins_soba import Sums, TinySum, recursive, saba, soba, srmba
 
 import bilevelbench
-from bilevelbench import Affine, Algorithm, Instance
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.evaluator import Evaluator
 from bilevelbench.model.torch_state import default_dtype
-from bilevelbench.plan.spec_text import parse_spec
 
-STEPS = 20
 FAMILY = ["soba", "ma_soba", "saba", "srba", "spaba", "srmba"]
-SIGMA = {"f": 0.6, "g": 0.4, "h": 0.5}
-
-
-def method(text: str) -> Algorithm:
-    (spec,) = parse_spec(text)
-    return make(registry().algorithm(spec.name), spec.params)
-
-
-def tiny(**params) -> Instance:
-    with default_dtype(torch.float64):
-        return TinySum(**params).build()
-
-
-def wavy() -> Instance:
-    instance = Wavy().build()
-    instance.noise = Affine(SIGMA["f"], SIGMA["g"], SIGMA["h"])
-    return instance
 
 
 # ---------------------------------------------------------------------------------------------- iterates
@@ -76,15 +55,6 @@ WITH_NOISE = {
     "spaba[a=0.2,b=0.1,batch=4]": lambda w: recursive(w, a=0.2, b=0.1, B=4, p=4 / 20, big=16),
     "spaba[a=0.2,b=0.1,batch=4,p=0.5,big=9]": lambda w: recursive(w, a=0.2, b=0.1, B=4, p=0.5, big=9),
 }
-
-
-def agree(text, instance, twin):
-    got = iterates(method(text), instance, STEPS)
-    expected = list(itertools.islice(twin, STEPS + 1))
-    for (x, y), (x_, y_) in zip(got, expected, strict=True):
-        np.testing.assert_allclose(x, x_.astype(float), rtol=1e-10, atol=1e-10)
-        np.testing.assert_allclose(y, y_.astype(float), rtol=1e-10, atol=1e-10)
-    assert np.linalg.norm(got[-1][0] - got[0][0]) > 1e-2
 
 
 @pytest.mark.parametrize("text", ON_THE_SUM)

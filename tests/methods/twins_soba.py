@@ -14,13 +14,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from plain import Plain, Point, Vector
+from helpers import iterates
+from plain import Point
+from plain_problems import Plain, Vector, Wavy
 from torch import Tensor
 
-from bilevelbench import FiniteSum, Instance, Problem, Rows, bound, dot
+from bilevelbench import Affine as AffineNoise
+from bilevelbench import Algorithm, FiniteSum, Instance, Problem, Rows, bound, dot
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.oracle.draws import Draws
+from bilevelbench.plan.spec_text import parse_spec
 
 Place = tuple[int, ...]
+
+#: Levels of noise where it is affine.
+SIGMA = {"f": 0.6, "g": 0.4, "h": 0.5}
+STEPS = 20
 
 
 class TinySum(Problem):
@@ -269,3 +280,32 @@ def saba(world: Sums, *, a: float, b: float, B: int, full: bool = False) -> Iter
             corrected[name] = new[name] - table[row] + table.mean(0)
             table[row] = new[name]
         at = moved(at, Five(**corrected).directions(), a, b)
+
+
+# ---------------------------------------------------------------------------------------------- a method beside its twin
+
+
+def method(text: str) -> Algorithm:
+    (spec,) = parse_spec(text)
+    return make(registry().algorithm(spec.name), spec.params)
+
+
+def tiny(**params: Any) -> Instance:
+    with default_dtype(torch.float64):
+        return TinySum(**params).build()
+
+
+def wavy() -> Instance:
+    instance = Wavy().build()
+    instance.noise = AffineNoise(SIGMA["f"], SIGMA["g"], SIGMA["h"])
+    return instance
+
+
+def agree(text: str, instance: Instance, twin: Iterator[Point]) -> None:
+    """The method's iterates are the twin's, and go somewhere."""
+    got = iterates(method(text), instance, STEPS)
+    expected = list(itertools.islice(twin, STEPS + 1))
+    for (x, y), (x_, y_) in zip(got, expected, strict=True):
+        np.testing.assert_allclose(x, x_.astype(float), rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(y, y_.astype(float), rtol=1e-10, atol=1e-10)
+    assert np.linalg.norm(got[-1][0] - got[0][0]) > 1e-2
