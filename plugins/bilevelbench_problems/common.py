@@ -10,7 +10,7 @@ import torch
 from pydantic import PositiveFloat, model_validator
 from torch import Generator, Tensor
 
-from bilevelbench import Additive, Affine, Constant, Exact, Problem, exact, norm
+from bilevelbench import Additive, Affine, Constant, Exact, Problem, norm
 
 NoiseKind = Literal["additive", "affine"]
 
@@ -55,9 +55,9 @@ def spread(value: Tensor, *arguments: Tensor) -> Tensor:
     return value.expand(*axes, value.shape[-1])
 
 
-def of_each_lane(values: Tensor) -> Constant:
+def of_each_lane(values: Tensor, kind: Literal["exact", "estimated"] = "exact") -> Constant:
     """A constant that each data set has for itself, from (L,)."""
-    return exact(values.item()) if len(values) == 1 else Constant(tuple(values.tolist()), "exact")
+    return Constant(values.item() if len(values) == 1 else tuple(values.tolist()), kind)
 
 
 def joint_norm(g_xx: Tensor | float, g_xy: Tensor | float, g_yy: float) -> float:

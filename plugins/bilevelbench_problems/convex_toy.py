@@ -8,7 +8,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Instance, Problem, Reference, dot, estimated, exact, norm
+from bilevelbench import Instance, Problem, Reference, dot, exact, norm
 from bilevelbench_problems.common import noise_model, of_each_lane, spread
 
 
@@ -69,7 +69,7 @@ class ConvexToy(Problem):
                 "rho_f": exact(0),
                 "rho_g": exact(0),
                 "nu_g": exact(0),
-                "C_f": estimated(torch.cat([y0[:, :d] - 1, y0[:, d:] - x0], -1).norm(dim=-1).max()),
+                "C_f": of_each_lane(torch.cat([y0[:, :d] - 1, y0[:, d:] - x0], -1).norm(dim=-1), "estimated"),
                 "L_phi": exact(1),
                 "rho_phi": exact(0),
                 "Delta": of_each_lane(0.5 * (x0 - 1).square().sum(-1)),

@@ -8,21 +8,14 @@ import numpy as np
 import pytest
 import torch
 from bilevelbench_problems import DistillDigits, LogRegDigits
-from problem_checks import (
-    check_against_differences,
-    check_derivatives,
-    check_derivatives_of_rows,
-    check_rows_are_unbiased,
-    check_same,
-    close,
-    normal,
-)
 from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
-from test_logreg import some_rows
+from tensors import check_against_differences, close, normal, some_rows
 
 from bilevelbench import FiniteSum, Instance, InvalidInput
 from bilevelbench.engine.evaluator import Evaluator
+from bilevelbench.testing.checks.derivatives import check_derivatives
+from bilevelbench.testing.checks.stacking import check_points
 
 P = 64
 
@@ -86,21 +79,14 @@ def test_values_and_metrics(both) -> None:
     assert float(instance.value_f(x, y)) == pytest.approx(plain.f(y[0].numpy()), rel=1e-12)
 
 
-def test_derivatives(both) -> None:
+def test_derivatives_against_numpy(both) -> None:
     instance, plain = both
-    check_derivatives(instance)
     check_against_differences(instance, plain, 2 * normal(1, instance.dy, seed=1))
 
 
-@pytest.mark.parametrize("points", [(), (3,)])
-@pytest.mark.parametrize("x_points", [(), (3,)])
-def test_derivatives_of_rows(points: tuple[int, ...], x_points: tuple[int, ...]) -> None:
-    instance, _ = built(DistillDigits())
-    check_derivatives_of_rows(instance, some_rows(instance, *points, 4, 7), normal(*x_points, 4, instance.dx))
-
-
-def test_rows_are_unbiased() -> None:
-    check_rows_are_unbiased(built(DistillDigits())[0])
+@pytest.mark.parametrize("check", [check_derivatives, check_points])
+def test_derivatives_with_several_images_per_class(check) -> None:
+    check(DistillDigits(per_class=3))
 
 
 def test_a_mini_batch_moves_its_own_images_only() -> None:
@@ -148,8 +134,7 @@ def test_learned_images_are_worth_more_than_real_ones() -> None:
     assert float(evaluator(x, y).phi) < float(evaluator(instance.x0, y).phi)
 
 
-def test_build_is_deterministic_in_any_precision() -> None:
-    check_same(DistillDigits().build(), DistillDigits().build())
+def test_float32_sees_the_same_data() -> None:
     double = DistillDigits().build()
     torch.set_default_dtype(torch.float32)
     single = DistillDigits().build()

@@ -11,23 +11,17 @@ import torch
 from bilevelbench_problems import RepresentationDigits, RepresentationOmniglot
 from bilevelbench_problems.embeddings import embedding, start
 from bilevelbench_problems.few_shot import Tasks
-from problem_checks import (
-    check_derivatives,
-    check_derivatives_of_rows,
-    check_rows_are_unbiased,
-    check_same,
-    close,
-    lower_hessian,
-    normal,
-)
+from helpers import assert_conforms
 from scipy.signal import correlate2d
 from scipy.special import logsumexp
 from sklearn.linear_model import Ridge
-from test_logreg import some_rows
+from tensors import close, lower_hessian, normal
 
 import bilevelbench
 from bilevelbench import FiniteSum, Instance, InvalidInput
 from bilevelbench.engine.evaluator import Evaluator
+from bilevelbench.testing.checks.derivatives import check_derivatives
+from bilevelbench.testing.checks.noise import check_noise
 
 SMALL = {"tasks": 3, "test_tasks": 2, "ways": 3, "shots": 2, "queries": 3, "width": 2}
 KINDS = ["linear", "mlp", "cnn"]
@@ -92,24 +86,20 @@ def test_values(problem: RepresentationDigits) -> None:
     assert float(instance.value_g(x, y)) == pytest.approx(g, rel=1e-10)
 
 
-@parametrize
-def test_derivatives(problem: RepresentationDigits) -> None:
-    check_derivatives(built(problem))
+@pytest.mark.parametrize(
+    "problem",
+    [pytest.param(p, marks=pytest.mark.slow if p.embedding == "cnn" else ()) for p in PROBLEMS],
+    ids=lambda p: f"{p.embedding}-{p.loss}",
+)
+def test_conformance(problem: RepresentationDigits) -> None:
+    assert built(problem).noise == FiniteSum(3, 3)
+    assert_conforms(problem)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS[:2], ids=lambda p: p.loss)
-@pytest.mark.parametrize("points", [(), (3,)])
-@pytest.mark.parametrize("x_points", [(), (3,)])
-def test_derivatives_of_rows(problem, points: tuple[int, ...], x_points: tuple[int, ...]) -> None:
-    instance = built(problem)
-    check_derivatives_of_rows(instance, some_rows(instance, *points, 4, 5), normal(*x_points, 4, instance.dx))
-
-
-@parametrize
-def test_rows_are_unbiased(problem: RepresentationDigits) -> None:
-    instance = built(problem)
-    assert instance.noise == FiniteSum(3, 3)
-    check_rows_are_unbiased(instance)
+@pytest.mark.parametrize("check", [check_derivatives, check_noise])
+@pytest.mark.parametrize("problem", PROBLEMS[-2:], ids=lambda p: p.loss)
+def test_derivatives_and_rows_through_convolutions(problem: RepresentationDigits, check) -> None:
+    check(problem)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS[::2], ids=lambda p: p.embedding)
@@ -242,8 +232,7 @@ def test_start_is_normal_over_the_root_of_the_inputs(kind: str) -> None:
         assert (x[size : size + made.shapes[1][0]] == 0).all()
 
 
-def test_build_is_deterministic_in_any_precision() -> None:
-    check_same(PROBLEMS[0].build(), PROBLEMS[0].build())
+def test_float32_sees_the_same_data() -> None:
     double = PROBLEMS[0].build()
     torch.set_default_dtype(torch.float32)
     single = PROBLEMS[0].build()

@@ -6,7 +6,7 @@
 
 The estimator models each coordinate of the good tries and of the others by a mixture of densities, and proposes where the first
 is large beside the second. Bergstra, Bardenet, Bengio, Kegl, "Algorithms for hyper-parameter optimization", NeurIPS 2011, in
-Optuna's version: Akiba, Sano, Yanase, Ohta, Koyama, "Optuna: a next-generation hyperparameter optimization framework", KDD 2019.
+Optuna's form: Akiba, Sano, Yanase, Ohta, Koyama, "Optuna: a next-generation hyperparameter optimization framework", KDD 2019.
 Proposals are uniform for the first `startup` tries. benchmark_bilevel makes five tries per step; here it is one.
 
 Our choices: the tries are tensors of the state, and the estimator is made anew from them in each step, seeded by a draw of the
