@@ -19,6 +19,7 @@ from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.evaluator import Evaluator
 from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.plan.trial import Schedule
 
 FAMILY = ["soba", "ma_soba", "saba", "srba", "spaba", "srmba"]
 
@@ -167,10 +168,11 @@ def lanes_of(name):
         trial(
             text.format(a=0.3 - 0.02 * i, b=0.2 - 0.01 * i, power=0.5 - 0.05 * i, w=0.5 + 0.3 * i, n=2 + i, p=0.1 + 0.15 * i),
             "tiny_sum",
-            steps=[12, 9, 15, 6, 14][i],
-            cost=[None, 150, None, 171, 400][i],
+            steps=[7, 6, 9, 4, 8][i],
+            cost=[None, 80, None, 71, 110][i],
             seed=i,
             among=plugins(TinySum),
+            schedule=Schedule(ratio=3),
         )
         for i in range(5)
     ]  # fmt: skip
@@ -233,7 +235,7 @@ def test_the_defaults_make_progress_on_problems_that_they_have_not_seen(name):
     if name not in ("saba", "srba"):
         problems["quadratic[dim_x=5,dim_y=10,kappa=2,sigma_f=0.1,sigma_g=0.1,sigma_h=0.1,noise=affine]"] = 0.1
     for problem, share in problems.items():
-        found = alone([trial(name, problem, steps=250, among=among)], among)
+        found = alone([trial(name, problem, steps=250, among=among, schedule=Schedule(ratio=1.5))], among)
         start, best = found.curve.grad_phi.iloc[0], found.runs.best_grad_phi.iloc[0]
         assert found.runs.status.iloc[0] == "budget"
         assert best < share * start, f"{problem}: {start:.3g} to {best:.3g}"
