@@ -211,7 +211,8 @@ def test_the_defaults_make_progress_on_problems_that_they_have_not_seen(name):
     among = plugins(TinySum)
     noisy = "quadratic[dim_x=5,dim_y=10,kappa=2,sigma_f=0.1,sigma_g=0.1,sigma_h=0.1,noise=affine]"
     for problem in ("tiny_sum[n_g=200,n_f=150]", noisy):
-        found = alone([trial(name, problem, steps=120, among=among, schedule=Schedule(ratio=2))], among)
+        steps = 30 if name in ("amigo", "vrbo") else 120  # of these one costs as much as several of the others
+        found = alone([trial(name, problem, steps=steps, among=among, schedule=Schedule(ratio=2))], among)
         start, best = found.curve.grad_phi.iloc[0], found.runs.best_grad_phi.iloc[0]
         assert found.runs.status.iloc[0] == "budget"
         assert best < 0.65 * start, f"{problem}: {start:.3g} to {best:.3g}"
@@ -337,7 +338,7 @@ def test_presets_for_an_accuracy_have_the_powers_of_their_theorems():
 def test_steps_are_tuned_and_defaults_come_from_the_constants(name):
     assert cls(name).tuned == {"b": "upper_step", "a": "lower_step"}
     resolved, c = method(name).resolve(tiny().constants), tiny().constants
-    assert (resolved.a, resolved.b) == (1 / c.L_gy, 1 / (2 * c.L_phi))
+    assert (resolved.a, resolved.b) == (1 / c.L_gy, (1 if name == "slip" else 0.5) / c.L_phi)
     assert getattr(resolved, "eta_v", 1 / c.L_gy) == 1 / c.L_gy
 
 

@@ -38,11 +38,15 @@ class SLIP(MASOBA):
     )  # fmt: skip
 
     b: PositiveFloat | None = None
-    """length of an x-step over that of the first hypergradient; default 1/(2 L_phi)"""
+    """length of an x-step over that of the first hypergradient; default 1/L_phi"""
     w: PositiveFloat = 4.0
     """weight of the newest direction in the average at the first step, one at most; it decays as the step of y"""
     T0: PositiveInt = 10
     """steps of y and v before x moves"""
+
+    def resolve(self, constants: Constants) -> Self:
+        known = self.fill(constants, b=lambda c: 1 / c.L_phi)  # twice the usual one: lengths decay faster than steps
+        return super(SLIP, known).resolve(constants)
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         y, v, r = y0, torch.zeros_like(y0), torch.ones_like(x0[..., :1])
