@@ -245,7 +245,9 @@ LANES = {
 }
 
 
-@pytest.mark.parametrize("problem", ["logcosh[dim_x=3,dim_y=5]", "tail_anchor[tails=3,anchors=2,c=0.5,data_seed={data}]"])
+@pytest.mark.parametrize(
+    "problem", ["logcosh[dim_x=3,dim_y=5]", "tail_anchor[tails=3,anchors=2,c=0.5,data_seed={data}]"]
+)
 @pytest.mark.parametrize("name", LANES)
 def test_packed_equals_alone(name, problem):
     trials = [
@@ -308,7 +310,7 @@ def test_qnbo_with_reuse_stops_at_a_floor():
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("tpe", "random_search")])
 def test_defaults_make_progress_on_problems_that_they_have_not_seen(name):
     for problem in ("logcosh[dim_x=4,dim_y=6,kappa=5]", "power_tail"):
-        found = alone([trial(name, problem, steps=40)])
+        found = alone([trial(name, problem, cost=1000)])
         start, best = found.curve.grad_phi.iloc[0], found.runs.best_grad_phi.iloc[0]
         assert found.runs.status.iloc[0] == "budget", found.runs.message.iloc[0]
         assert best < 0.7 * start, f"{problem}: {start:.3g} to {best:.3g}"
@@ -402,7 +404,10 @@ def test_tpe_without_optuna_is_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     row = bilevelbench.run("tpe", "quadratic", steps=2).runs.iloc[0]
     assert row.status == "error"
-    assert 'tpe needs optuna, which is not installed; pip install "bilevelbench[tune]", or take random_search' in row.message
+    assert (
+        'tpe needs optuna, which is not installed; pip install "bilevelbench[tune]", or take random_search'
+        in row.message
+    )
 
 
 def test_tpe_tries_a_start_outside_of_its_box_and_does_not_tell_the_estimator():

@@ -76,7 +76,9 @@ def bfgs(pairs: Pairs, dim: int, least: float = 0.0) -> np.ndarray:
     """The inverse as a matrix, by the updates; a pair counts unless it was short beside those up to it."""
     lengths = [float(np.linalg.norm(s)) for s, _ in pairs]
     pairs = [
-        (s, r) for i, (s, r) in enumerate(pairs) if s @ r > 1e-10 * s @ s and lengths[i] >= least * max(lengths[: i + 1])
+        (s, r)
+        for i, (s, r) in enumerate(pairs)
+        if s @ r > 1e-10 * s @ s and lengths[i] >= least * max(lengths[: i + 1])
     ]
     B = np.eye(dim) * (pairs[-1][0] @ pairs[-1][1] / (pairs[-1][1] @ pairs[-1][1]) if pairs else 1.0)
     for s, r in pairs:
@@ -219,9 +221,7 @@ def s_tfbo(q: Asked, *, alpha: float = 1.0, beta: float = 1.0, gamma: float = 1.
         yield x, y
         f_x, f_y = q.grad_f(x, y)
         Dy, Dv, Dx = q.g_y(x, y), q.H(x, y, v) - f_y, f_x - q.J(x, y, v)
-        beta, gamma, alpha = (
-            math.sqrt(a**2 + D @ D) for a, D in ((beta, Dy), (gamma, Dv), (alpha, Dx))
-        )
+        beta, gamma, alpha = (math.sqrt(a**2 + D @ D) for a, D in ((beta, Dy), (gamma, Dv), (alpha, Dx)))
         phi = max(beta, gamma)
         x, y, v = x - Dx / (alpha * phi), y - Dy / beta, v - Dv / phi
 
@@ -263,7 +263,7 @@ def hoag(
     """The accepted points."""
     scale = float(np.linalg.norm(q.g_y(q.x0, q.y0)))
     x, share, before = q.x0, 1.0, tol
-    xa, ya, va = q.x0, q.y0, np.zeros_like(q.y0)
+    xa, ya, va, da, Fa, L = q.x0, q.y0, np.zeros_like(q.y0), np.zeros_like(q.x0), math.inf, 1.0
     for k in itertools.count():
         yield xa, ya
         now = max(tol * rule(k) * share, floor)
@@ -273,7 +273,7 @@ def hoag(
         refused = False
         if k == 0:
             size = float(np.linalg.norm(d))
-            L = size / math.sqrt(len(x)) if size > 1e-3 else 1.0
+            L = size / math.sqrt(len(x)) if size > 1e-3 else L
         else:
             s = float(np.linalg.norm(x - xa))
             explained = Fa + now / 4 + 1.25 * before * s
@@ -301,7 +301,9 @@ def qnbo(q: Asked, *, P: int, T: int, a: float, eta_x: float) -> Iterator[Point]
         x = x - eta_x * (f_x - q.J(x, y, bfgs(pairs, len(y), 1e-4) @ f_y))
 
 
-def search(q: Asked, ask: Callable[[int, list[tuple[Vector, float]]], Vector], *, D: int, tol: float) -> Iterator[Point]:
+def search(
+    q: Asked, ask: Callable[[int, list[tuple[Vector, float]]], Vector], *, D: int, tol: float
+) -> Iterator[Point]:
     """The best try so far; `ask` is told the number of the step, from 2 on, and all tries with their values."""
     best, tries = (q.x0, q.y0), []
     for step in itertools.count(1):

@@ -105,4 +105,3 @@ class LancBiO(Algorithm):
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
         """Five lower-level steps for every eps, and at most as many dimensions as by default."""
         return cls(a=1 / constants.L_gy, eta_x=0.4 * scale / constants.L_phi)
-

@@ -66,7 +66,9 @@ class ITD(Algorithm):
     @model_validator(mode="after")
     def _one_way_to_a_step(self) -> Self:
         if self.line_search and self.a is not None:
-            raise ValueError(f"line_search finds the lower-level steps itself, and a = {self.a:g} is given; leave one out")
+            raise ValueError(
+                f"line_search finds the lower-level steps itself, and a = {self.a:g} is given; leave one out"
+            )
         return self
 
     def resolve(self, constants: Constants) -> Self:
