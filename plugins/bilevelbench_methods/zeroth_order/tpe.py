@@ -5,9 +5,10 @@
     if f(x_try, y_try) is the smallest value so far:  x, y <- x_try, y_try
 
 The estimator models each coordinate of the good tries and of the others by a mixture of densities, and proposes where the first
-is large beside the second. Bergstra, Bardenet, Bengio, Kegl, "Algorithms for hyper-parameter optimization", NeurIPS 2011, in the
-version of Akiba, Sano, Yanase, Ohta, Koyama, "Optuna: a next-generation hyperparameter optimization framework", KDD 2019.
-Proposals are uniform for the first `startup` tries. It needs the extra `tune`. benchmark_bilevel makes five tries per step; here it is one.
+is large beside the second. Bergstra, Bardenet, Bengio, Kegl, "Algorithms for hyper-parameter optimization", NeurIPS 2011, in
+the version of Akiba, Sano, Yanase, Ohta, Koyama, "Optuna: a next-generation hyperparameter optimization framework", KDD 2019.
+Proposals are uniform for the first `startup` tries. It needs the extra `tune`. benchmark_bilevel makes
+five tries per step; here it is one.
 
 Our choices: the tries are tensors of the state, and the estimator is made anew from them in each step, seeded by a draw of the
 trial, so that a run can be repeated; it sees the last `memory` tries, which bounds the time of a step. An x0 outside of the box
