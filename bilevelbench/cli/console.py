@@ -69,3 +69,10 @@ def say(console: Console, text: str) -> None:
     from rich.text import Text
 
     console.print(Text(text), soft_wrap=True)
+
+
+def say_cut(console: Console, text: str) -> None:
+    """One line, cut off where the terminal ends."""
+    from rich.text import Text
+
+    console.print(Text(text), overflow="ellipsis", no_wrap=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bilevelbench.cli.console import print_rows, warn_failures
+from bilevelbench.cli.console import print_rows, say, say_cut, terminal, warn_failures
 from bilevelbench.cli.options import Json
 from bilevelbench.errors import UnknownName
 
@@ -29,7 +29,30 @@ def list_(
         typer.echo(json.dumps(chosen[what] if what != "all" else chosen, indent=2))
         return
     for kind, rows in chosen.items():
-        print_rows(kind, rows)
+        if kind == "methods":
+            _print_methods(rows)
+        else:
+            print_rows(kind, rows)
+
+
+def _print_methods(rows: list[dict[str, Any]]) -> None:
+    """By family, and in it by the settings of the claims: one line per method, with its plugin if it is not a built-in one."""
+    from bilevelbench.model.family import FAMILIES, family_of
+
+    console = terminal()
+    width = max((len(row["name"]) for row in rows), default=0)
+    for family in FAMILIES:
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            if family_of(row["family"]) == family:
+                groups.setdefault(", ".join(row["settings"]) or "no claim", []).append(row)
+        if groups:
+            say(console, f"methods: {family}")
+        for setting in sorted(groups, key=lambda setting: (setting == "no claim", setting == "agents", setting)):
+            say(console, f"  {setting}")
+            for row in groups[setting]:
+                foreign = "" if row["plugin"].startswith("bilevelbench ") else f"({row['plugin']}) "
+                say_cut(console, f"    {row['name']:<{width}}  {row['oracle']:<8}  {foreign}{row['what']}")
 
 
 def info(

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 from bilevelbench.discovery.entry import Entry
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, UnknownName
-from bilevelbench.model.algorithm import Algorithm
+from bilevelbench.model.algorithm import Algorithm, Distributed
+from bilevelbench.model.claim import ClaimedSetting
+
+#: `Ji, Yang, Liang, "Bilevel optimization: convergence analysis and enhanced design", ICML 2021` in running text.
+_NAME = r"[A-Z][\w'’-]*(?: [A-Z][\w'’-]*)*"
+_CITED = re.compile(rf'(?:{_NAME},? (?:and )?)+"[^"]+", [^;:()"]*?\d{{4}}')
 
 
 def catalogue(registry: Registry) -> dict[str, list[dict[str, Any]]]:
@@ -20,6 +26,7 @@ def catalogue(registry: Registry) -> dict[str, list[dict[str, Any]]]:
             {
                 "name": name,
                 "family": entry.value.family,
+                "settings": _settings(entry.value),
                 "oracle": "gradient" if entry.value.first_order() else "HVP",
                 "what": _headline(entry.value),
                 "plugin": f"{entry.plugin} {entry.version}",
@@ -41,6 +48,14 @@ def catalogue(registry: Registry) -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def _settings(cls: type[Algorithm]) -> list[str]:
+    """Those of its claims, in the order in which they are defined; `agents` for a method that is run by agents."""
+    if issubclass(cls, Distributed):
+        return ["agents"]
+    claimed = {claim.setting for claim in cls.claims}
+    return [setting for setting in get_args(ClaimedSetting) if setting in claimed]
+
+
 @dataclass(frozen=True)
 class Facts:
     """What `bilevelbench info` says."""
@@ -53,6 +68,7 @@ class Facts:
     parameters: list[dict[str, Any]]
     uses: list[str]
     claims: list[dict[str, Any]]
+    references: list[str]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,6 +84,8 @@ class Facts:
             lines += ["", f"Claims ({place}): {_numbers(claim)}"]
             lines[-1] += f"; {claim['reference']}" if claim["reference"] else ""
             lines += [f"  note: {claim['footnote']}"] if claim["footnote"] else []
+        if self.references:
+            lines += ["", "References:", *(f"  {reference}" for reference in self.references)]
         return "\n".join(lines)
 
 
@@ -116,7 +134,18 @@ def describe(registry: Registry, name: str) -> Facts:
         ],
         uses=sorted(cls.uses) if method else [],
         claims=[asdict(claim) for claim in cls.claims] if method else [],
+        references=_references(cls) if method else [],
     )
+
+
+def _references(cls: type[Algorithm]) -> list[str]:
+    """What its text cites, or that of the class it is made from; what its claims name if neither cites anything."""
+    for one in cls.__mro__:
+        if issubclass(one, Algorithm):
+            prose = " ".join(line for line in _text(one).splitlines() if not line.startswith(" "))  # no equations
+            if cited := _CITED.findall(prose):
+                return list(dict.fromkeys(cited))
+    return list(dict.fromkeys(claim.reference for claim in cls.claims))
 
 
 def _plain(value: Any) -> Any:

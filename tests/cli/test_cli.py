@@ -396,7 +396,7 @@ def test_a_broken_plugin_is_a_warning_and_the_rest_works(tmp_path, monkeypatch):
     monkeypatch.setattr(registry(), "failures", [PluginFailure("acme", "failed to import acme: No module named 'jax'")])
     code, _, err = cli("run", "-a", "f2ba", "-p", "quadratic", "--steps", 1, "--jobs", 0, "-o", tmp_path)
     assert (code, err) == (0, "warning: plugin 'acme': failed to import acme: No module named 'jax'\n")
-    assert "plugin 'acme': failed to import" in refused("run", "-a", "acme_method", "-p", "quadratic")
+    assert "plugin 'acme': failed to import" in refused("run", "-a", "soba", "-p", "quadratic")
     code, out, _ = cli("doctor")
     assert code == 1
     assert "BAD  plugin: plugin 'acme': failed to import" in out
@@ -563,10 +563,47 @@ def test_list():
         assert word in out
     assert "quadratic" not in cli("list", "suites")[1]
     rows = json.loads(cli("list", "methods", "--json")[1])
-    assert {"name", "family", "oracle", "what", "plugin"} <= set(rows[0])
+    assert {"name", "family", "settings", "oracle", "what", "plugin"} <= set(rows[0])
     assert set(json.loads(cli("list", "--json")[1])) == {"methods", "problems", "suites", "executors"}
     assert [row["name"] for row in json.loads(cli("list", "executors", "--json")[1])] == ["dask", "local"]
     assert "unknown kind 'method'; did you mean 'methods'?" in refused("list", "method")
+
+
+def test_list_groups_methods_by_family_and_setting_with_one_line_for_each(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli("list", "methods")[1].splitlines()
+    assert max(map(len, lines)) <= 80
+    where, family, setting = {}, "", ""
+    for line in lines:
+        depth = len(line) - len(line.lstrip())
+        if depth == 0:
+            family = line.removeprefix("methods: ")
+        elif depth == 2:
+            setting = line.strip()
+        else:
+            where[line.split()[0]] = family, setting
+    rows = json.loads(cli("list", "methods", "--json")[1])
+    assert set(where) == {row["name"] for row in rows}
+    assert len(lines) <= len(rows) + 30
+    for name, place in {
+        "aid": ("implicit", "deterministic"),
+        "f2sa": ("penalty", "deterministic, partial, full"),
+        "saba": ("implicit", "finite_sum"),
+        "random_search": ("zeroth-order", "no claim"),
+        "dist_f2ba": ("penalty", "agents"),
+    }.items():
+        assert where[name] == place
+
+
+def test_info_cites(tmp_path):
+    cited = json.loads(cli("info", "tpe", "--json")[1])["references"]
+    assert [words.split(",")[0] for words in cited] == ["Bergstra", "Akiba"]
+    out = cli("info", "hoag")[1]
+    assert '\nReferences:\n  Pedregosa, "Hyperparameter optimization with approximate gradient", ICML 2016' in out
+    assert "SIAM J. Optim. 2023" in json.loads(cli("info", "ttsa", "--json")[1])["references"][0]
+    assert json.loads(cli("info", "dist_aid", "--json")[1])["references"][0].startswith("Ji, Yang, Liang, ")
+    (tmp_path / "mine.py").write_text(METHOD.format(cls="Mine"))
+    assert "References" not in cli("info", tmp_path / "mine.py")[1]
 
 
 def test_info(tmp_path):

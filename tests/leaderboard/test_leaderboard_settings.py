@@ -206,10 +206,14 @@ def test_the_words_of_a_suite_are_its_numbers():
         assert {(entry.budget or suite.budget).cost for entry in suite.problem} <= said
 
 
+#: It needs an extra, and takes minutes where the others take seconds; random_search stands for it.
+UNRANKED = {"tpe"}
+
+
 def test_every_method_stands_where_it_has_a_claim():
     standing = {SETTING[name]: {entry.name for entry in Suite.load(path).algorithm} for name, path in SUITES.items()}
     for name, entry in registry().algorithms.items():
-        if entry.plugin != "bilevelbench" or issubclass(entry.value, Distributed):
+        if entry.plugin != "bilevelbench" or issubclass(entry.value, Distributed) or name in UNRANKED:
             continue
         assert any(name in methods for methods in standing.values()), f"{name} stands on no board"
         for claim in entry.value.claims:

@@ -94,6 +94,7 @@ TABLE: dict[str, Callable[[int], Row]] = {
     **{f"itd[D={D}]": lambda step, D=D: implicit(D, HV=D - 1, JV=D) for D in (1, 2, 9)},
     **{f"itd[D=9,truncate={h}]": lambda step, h=h: implicit(9, HV=h - 1, JV=h) for h in (1, 4, 9)},
     "itd[D=3,truncate=7]": lambda step: implicit(3, HV=2, JV=3),
+    "itd[D=3,warm_start=false]": lambda step: implicit(3, HV=2, JV=3),
     **{
         f"pzobo[Q={Q},D={D},warm_start={warm}]": lambda step, Q=Q, D=D: Row(1, 1, 0, (Q + 1) * D, joint_f=1)
         for Q, D, warm in ((1, 1, "true"), (3, 4, "true"), (3, 4, "false"))

@@ -20,6 +20,7 @@ METHODS = {
     "aid_neumann": "aid[solver=neumann,D={n},N={m},eta_x={eta},a={a}]",
     "itd": "itd[D=4,eta_x={eta},a={a}]",
     "itd_truncated": "itd[D=5,truncate=2,eta_x={eta},a={a}]",
+    "itd_cold": "itd[D=4,eta_x={eta},a={a},warm_start=false]",
     "pzobo": "pzobo[Q=3,D={n},h={h},eta_x={eta},a={a}]",
     "pzobo_cold": "pzobo[Q=2,D={n},h={h},eta_x={eta},warm_start=false]",
     "bome": "bome[K={n},eta={barrier},xi_x={eta}]",

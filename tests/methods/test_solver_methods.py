@@ -310,7 +310,7 @@ def test_qnbo_with_reuse_stops_at_a_floor():
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("tpe", "random_search")])
 def test_defaults_make_progress_on_problems_that_they_have_not_seen(name):
     for problem in ("logcosh[dim_x=4,dim_y=6,kappa=5]", "power_tail"):
-        found = alone([trial(name, problem, steps=40)])
+        found = alone([trial(name, problem, cost=1000)])
         start, best = found.curve.grad_phi.iloc[0], found.runs.best_grad_phi.iloc[0]
         assert found.runs.status.iloc[0] == "budget", found.runs.message.iloc[0]
         assert best < 0.7 * start, f"{problem}: {start:.3g} to {best:.3g}"

@@ -262,8 +262,8 @@ def hoag(
 ) -> Iterator[Point]:  # fmt: skip
     """The accepted points."""
     scale = float(np.linalg.norm(q.g_y(q.x0, q.y0)))
-    x, share, before, Fa = q.x0, 1.0, tol, math.inf
-    xa, ya, va = q.x0, q.y0, np.zeros_like(q.y0)
+    x, share, before = q.x0, 1.0, tol
+    xa, ya, va, da, Fa, L = q.x0, q.y0, np.zeros_like(q.y0), np.zeros_like(q.x0), math.inf, 1.0
     for k in itertools.count():
         yield xa, ya
         now = max(tol * rule(k) * share, floor)
@@ -273,7 +273,7 @@ def hoag(
         refused = False
         if k == 0:
             size = float(np.linalg.norm(d))
-            L = size / math.sqrt(len(x)) if size > 1e-3 else 1.0
+            L = size / math.sqrt(len(x)) if size > 1e-3 else L
         else:
             s = float(np.linalg.norm(x - xa))
             explained = Fa + now / 4 + 1.25 * before * s

@@ -4,9 +4,9 @@
     T times:  y <- y - B g_y(x, y)                                      B: BFGS from the moves and changes of g_y so far
     v <- B f_y(x, y),   x <- x - eta_x (f_x(x, y) - J(x, y) v)
 
-B is applied by two loops over the pairs (move of y, change of g_y) of this step, P + T of them, from <s, r>/<r, r> of the last;
-a pair with <s, r> <= 1e-10 |s|^2 is left out. Fang, Liu, Yao, Yu, Zhang, "qNBO: quasi-Newton meets bilevel optimization", ICLR
-2025, in the variant that reuses the pairs of the y-steps, as SHINE (Ramzi, Mannel, Bai, Starck, Ciuciu, Moreau, ICLR 2022).
+B is applied by two loops over the P + T pairs (s, r) of this step, moves of y and changes of g_y, from <s, r>/<r, r> of the
+newest; a pair with <s, r> <= 1e-10 |s|^2 is left out. Fang, Liu, Yao, Yu, Zhang, "qNBO: quasi-Newton meets bilevel
+optimization", ICLR 2025, in the variant that reuses the pairs of the y-steps, as SHINE does (Ramzi et al., ICLR 2022).
 The pairs need not know H along f_y, so v keeps an error that no number of steps of x removes, and |grad phi| comes to rest at a
 floor; the paper's main variant makes further pairs for that. No claim is made: its theorem is about that one.
 

@@ -25,7 +25,7 @@ class State:
 
 
 class TuningFree(Algorithm):
-    """Accumulators alpha, beta, gamma for the directions of x, y and v. Nothing is tuned, and no constant is asked for."""
+    """Accumulators alpha, beta, gamma of the directions of x, y and v. Nothing is to be tuned, and no constant is needed."""
 
     family = "implicit"
 

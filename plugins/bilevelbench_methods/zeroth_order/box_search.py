@@ -1,8 +1,10 @@
 """Search for x in a box by values of phi alone: what random search and TPE share.
 
-x_try <- the method's choice, x0 in the first step
-y_try <- L-BFGS on g(x_try, .) from y0 until |g_y| <= tol
-if f(x_try, y_try) is the smallest value so far:  x, y <- x_try, y_try
+    x_try <- the method's choice, x0 in the first step
+    y_try <- L-BFGS on g(x_try, .) from y0 until |g_y| <= tol
+    if f(x_try, y_try) is the smallest value so far:  x, y <- x_try, y_try
+
+The lower level begins at y0 for each try, since the last one may have been far away.
 """
 
 from __future__ import annotations

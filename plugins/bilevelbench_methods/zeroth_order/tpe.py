@@ -1,4 +1,4 @@
-"""TPE: values of phi at points that a tree-structured Parzen estimator proposes. Needs the extra `tune`.
+"""TPE: values of phi at points that a tree-structured Parzen estimator proposes.
 
     x_try <- the estimator's proposal from the tries so far,  x0 in the first step
     y_try <- L-BFGS on g(x_try, .) from y0 until |g_y| <= tol
@@ -6,8 +6,9 @@
 
 The estimator models each coordinate of the good tries and of the others by a mixture of densities, and proposes where the first
 is large beside the second. Bergstra, Bardenet, Bengio, Kegl, "Algorithms for hyper-parameter optimization", NeurIPS 2011, in
-Optuna's form: Akiba, Sano, Yanase, Ohta, Koyama, "Optuna: a next-generation hyperparameter optimization framework", KDD 2019.
-Proposals are uniform for the first `startup` tries. benchmark_bilevel makes five tries per step; here it is one.
+the version of Akiba, Sano, Yanase, Ohta, Koyama, "Optuna: a next-generation hyperparameter optimization framework", KDD 2019.
+Proposals are uniform for the first `startup` tries. It needs the extra `tune`. benchmark_bilevel makes
+five tries per step; here it is one.
 
 Our choices: the tries are tensors of the state, and the estimator is made anew from them in each step, seeded by a draw of the
 trial, so that a run can be repeated; it sees the last `memory` tries, which bounds the time of a step. An x0 outside of the box
