@@ -22,8 +22,10 @@ os.environ["MKL_CBWR"] = f"{_branch if _branch in ('AVX2', 'AVX512', 'AVX512_E1'
 
 if TYPE_CHECKING:
     from bilevelbench import torch_hypergradient as torch_hypergradient
+    from bilevelbench.api import Tuned as Tuned
     from bilevelbench.api import load as load
     from bilevelbench.api import run as run
+    from bilevelbench.api import tune as tune
     from bilevelbench.engine.watch import StepInfo as StepInfo
     from bilevelbench.errors import BilevelbenchError as BilevelbenchError
     from bilevelbench.errors import InvalidInput as InvalidInput
@@ -79,6 +81,8 @@ _HOME = {
     "load": "api",
     "run": "api",
     "solve": "solving",
+    "tune": "api",
+    "Tuned": "api",
     "Algorithm": "model.algorithm",
     "Distributed": "model.algorithm",
     "Claim": "model.claim",

@@ -1,4 +1,4 @@
-"""bilevelbench from Python: `run` for experiments, `load` for results that are stored; `solve` is in solving.py."""
+"""bilevelbench from Python: `run` for experiments, `tune` for parameters, `load` for what is stored; `solve` is elsewhere."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import inspect
 import itertools
 import linecache
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import ValidationError
 
 from bilevelbench.discovery.entry import Entry
 from bilevelbench.discovery.registry import Registry
@@ -18,19 +22,23 @@ from bilevelbench.display import shown
 from bilevelbench.engine.agents.leader import dismiss
 from bilevelbench.engine.loop import run_pack
 from bilevelbench.engine.record import PackResult
-from bilevelbench.errors import InvalidInput
+from bilevelbench.errors import InvalidInput, faults
 from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.run import run_trials
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.problem import Problem
 from bilevelbench.plan.packs import plan
-from bilevelbench.plan.spec_text import parse_spec
-from bilevelbench.plan.trial import Schedule, Spec, checked_budget
+from bilevelbench.plan.spec_text import parse_lists, parse_spec
+from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite
+from bilevelbench.plan.trial import Schedule, Spec, Trial, checked_budget
 from bilevelbench.plan.trials import make_trial
+from bilevelbench.plan.tuning import Tune
 from bilevelbench.report.notebook import Results
+from bilevelbench.results import schema
 from bilevelbench.results.schema import curve_of, runs_of
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
+from bilevelbench.studies.tuning.study import run_tuning
 
 Chosen = str | Algorithm | Problem
 
@@ -59,8 +67,7 @@ def run(
     worker processes; 0 runs in this one. `progress=True` shows how far it is, as does None where somebody watches.
     """
     folder = None if out is None else Path(out).absolute()  # plugins may change the working directory
-    registry = copy.copy(installed())
-    registry.algorithms, registry.problems = dict(registry.algorithms), dict(registry.problems)
+    registry = _session()
     limit = checked_budget(budget=budget, steps=steps, seconds=seconds)
     trials = [
         make_trial(
@@ -97,9 +104,93 @@ def run(
     return Results(runs_of(whole.runs).to_pandas(), curve_of(whole.curve.columns).to_pandas(), [])
 
 
+def tune(
+    algorithm: str | Algorithm,
+    problem: str | Problem,
+    *,
+    settings: int = 36,
+    by: str = "phi",
+    search: Literal["grid", "halving", "tpe"] = "grid",
+    cost: float | None = None,
+    seeds: int = 1,
+    budget: float | None = None,
+    steps: int | None = None,
+    dtype: Literal["float64", "float32"] = "float64",
+    schedule: Schedule | None = None,
+) -> Tuned:
+    """The parameters of a method on a problem that make `by` small at the end of the budget: `bilevelbench tune` from Python.
+
+        bilevelbench.tune("f2ba", "quadratic", settings=36, steps=200).best
+
+    What is searched are the parameters to which the method gives a role, over decades, or the lists in
+    "f2ba[lam=10,100,eta_x=0.1,1]". `problem` is a name or an object; one of your own functions is a `Problem` whose `build`
+    returns `from_functions(...)`. Search "halving" shares out `cost` calls; "tpe" needs the extra `tune`.
+    """
+    registry = _session()
+    method = _lists(algorithm, registry)
+    entry = _lists(problem, registry)
+    try:
+        suite = Suite(
+            algorithm=(AlgorithmEntry(name=method[0], params=method[1]),),
+            problem=(ProblemEntry(name=entry[0], params=entry[1]),),
+            seeds=seeds,
+            budget=checked_budget(budget=budget, steps=steps),
+            schedule=schedule or Schedule(),
+            dtype=dtype,
+            tune=Tune(by=by, search=search, trials=settings, cost=cost, fresh_data=False),
+        )
+    except ValidationError as error:
+        raise InvalidInput(faults(error)) from None
+    whole = PackResult()
+
+    def run_all(trials: Sequence[Trial]) -> schema.Results:
+        done = {row["trial_id"] for row in whole.runs}
+        for pack in plan([trial for trial in trials if trial.id not in done], registry):
+            whole.extend(run_pack(pack, registry))
+        return Results(runs_of(whole.runs).to_pandas(), curve_of(whole.curve.columns).to_pandas(), [])
+
+    (job,), results = run_tuning(suite, registry, run_all)
+    assert job.best is not None  # the search is over
+    tried = [
+        {**job.method.params(one.choice), **one.budget.model_dump(exclude_none=True), by: one.score}
+        for one in job.tried
+    ]
+    return Tuned(job.method.params(job.best.choice), job.best.score, by, Results.of(results), tuple(tried))
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `tune` has found: the `best` parameters, their `score`, and all trials in `results`."""
+
+    best: dict[str, Any]
+    score: float
+    by: str
+    results: Results = field(repr=False)
+    tried: tuple[dict[str, Any], ...] = field(repr=False)
+
+    def table(self) -> pd.DataFrame:
+        """One row for each setting and budget, the best first; infinite where it failed."""
+        return pd.DataFrame(self.tried).sort_values(self.by, kind="stable", ignore_index=True)
+
+
 def load(folder: str | Path) -> Results:
     """The results in a folder that `run` or `bilevelbench run` has written."""
     return Results.of(load_results(folder))
+
+
+def _session() -> Registry:
+    """What is installed, to which classes of this session can be added."""
+    registry = copy.copy(installed())
+    registry.algorithms, registry.problems = dict(registry.algorithms), dict(registry.problems)
+    return registry
+
+
+def _lists(chosen: Chosen, registry: Registry) -> tuple[str, dict[str, Any]]:
+    """A name, and its parameters, of which lists are searched."""
+    if isinstance(chosen, str):
+        return parse_lists(chosen)
+    (spec,) = _specs(chosen, registry)
+    return spec.name, spec.params
 
 
 def _specs(chosen: Chosen | Sequence[Chosen], registry: Registry) -> list[Spec]:

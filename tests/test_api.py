@@ -532,6 +532,46 @@ def test_solve_gives_what_the_plugin_problem_gives(method):
     assert all(got.counts[name] == run[name] for name in got.counts)
 
 
+# ---- tune
+
+
+def test_tune_finds_what_the_grid_has():
+    tuned = bilevelbench.tune("aid[eta_x=1e-3,0.1,1e3]", "quadratic[dim_x=4,dim_y=6]", steps=20)
+    assert tuned.best["eta_x"] == 0.1
+    table = tuned.table()
+    assert len(table) == len(tuned.results.runs) == 3
+    assert table["phi"].is_monotonic_increasing
+    assert table["eta_x"].iloc[0] == 0.1
+    assert table["phi"].iloc[0] == tuned.score == tuned.results.runs["phi"].min()
+
+
+def test_tune_draws_from_the_roles_of_a_method():
+    tuned = bilevelbench.tune(
+        "aid", make(registry().problem("quadratic"), {"dim_x": 4}), settings=5, budget=200, by="grad_phi"
+    )
+    assert len(tuned.table()) == 5
+    assert set(tuned.best) == {"eta_x", "a"}
+
+
+def test_tune_by_halving_within_a_cost():
+    tuned = bilevelbench.tune("aid", "quadratic[dim_x=4,dim_y=6]", settings=9, search="halving", cost=3000, budget=500)
+    assert tuned.results.runs["cost"].sum() <= 3000
+    assert len(tuned.table()) > 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"steps": 5, "search": "halving"}, "search = 'halving' shares out a cost"),
+        ({"steps": 5, "by": "test_error"}, "is a test metric"),
+        ({}, "set one of budget, steps and seconds"),
+    ],
+)
+def test_tune_says_what_is_wrong(arguments, said):
+    with pytest.raises(InvalidInput, match=said):
+        bilevelbench.tune("aid", "quadratic", **arguments)
+
+
 # ---- suites
 
 HEAD = "[budget]\nsteps = 5\n"

@@ -128,6 +128,51 @@ def test_answer_is_the_start():
     assert all(torch.equal(got.y[name], value) for name, value in network().state_dict().items())
 
 
+# ---- nothing but functions, starts and data
+
+
+def trained(weights: torch.Tensor) -> float:
+    """The validation loss of a network that is trained with these weights: what x is worth, whatever y is."""
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    for _ in range(200):
+        optimizer.zero_grad()
+        module_g({"weights": weights}, net, TRAIN).backward()
+        optimizer.step()
+    return float(loss(net(VALID[0]), VALID[1]).detach())
+
+
+FREE = {"data_f": VALID, "data_g": TRAIN, "steps": 12, "evaluate": "never"}
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "x0", "y0", "weights"),
+    [
+        (tree_f, tree_g, [ZERO], lambda: layers(network()), lambda x: x[0]),
+        (module_f, module_g, {"weights": ZERO}, network, lambda x: x["weights"]),
+    ],
+    ids=["list and dicts", "dict and module"],
+)
+def test_a_network_without_steps_or_constants(f, g, x0, y0, weights):
+    got = bilevelbench.solve(f, g, x0, y0(), **FREE)
+    start = trained(ZERO)
+    assert got.f < 0.8 * start
+    assert trained(weights(got.x)) < 0.8 * start
+    learned = weights(got.x).sigmoid()
+    assert learned[:20].mean() + 0.05 < learned[20:].mean()
+    tried = got.search[got.search["round"] > 1]["setting"]
+    assert {setting.partition("[")[0] for setting in tried} == {"aid", "f2ba"}
+
+
+def test_a_search_among_methods_that_sample():
+    got = bilevelbench.solve(module_f, module_g, {"weights": ZERO}, line_at_zero(), batch=5, **FREE)
+    names = {setting.partition("[")[0] for setting in got.search[got.search["round"] > 1]["setting"]}
+    assert names == {"stocbio", "soba", "f2bsa"}
+    assert got.f < float(module_f(None, line_at_zero(), VALID).detach())
+    again = bilevelbench.solve(module_f, module_g, {"weights": ZERO}, line_at_zero(), batch=5, **FREE)
+    assert torch.equal(again.x["weights"], got.x["weights"])
+
+
 # ---- mini-batches
 
 SAMPLED = {"algorithm": "stocbio", "eta_x": 5.0, "steps": 3, "data_f": VALID, "data_g": TRAIN}
