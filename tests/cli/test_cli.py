@@ -396,7 +396,7 @@ def test_a_broken_plugin_is_a_warning_and_the_rest_works(tmp_path, monkeypatch):
     monkeypatch.setattr(registry(), "failures", [PluginFailure("acme", "failed to import acme: No module named 'jax'")])
     code, _, err = cli("run", "-a", "f2ba", "-p", "quadratic", "--steps", 1, "--jobs", 0, "-o", tmp_path)
     assert (code, err) == (0, "warning: plugin 'acme': failed to import acme: No module named 'jax'\n")
-    assert "plugin 'acme': failed to import" in refused("run", "-a", "soba", "-p", "quadratic")
+    assert "plugin 'acme': failed to import" in refused("run", "-a", "acme_method", "-p", "quadratic")
     code, out, _ = cli("doctor")
     assert code == 1
     assert "BAD  plugin: plugin 'acme': failed to import" in out
