@@ -11,6 +11,7 @@ products are one joint query; f_x and f_y belong to one sample of f.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
@@ -18,7 +19,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, Sample, keep
+from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, Sample, keep, norm
 from bilevelbench_methods.implicit.neumann import SECOND_DERIVATIVES
 
 T = TypeVar("T")
@@ -94,28 +95,20 @@ def directions(oracle: Oracle, at: Triple, xi: Sample | None, zeta: Sample | Non
     return composed(answers(oracle, at, xi, zeta))
 
 
-class SingleLoop(Algorithm):
+class ThreeEquations(Algorithm):
     """One step of x, y and v along the directions that `estimate` makes."""
 
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "vp_g"})
     tuned = {"b": "upper_step", "a": "lower_step"}
-    finite_sum_only: ClassVar[bool] = False
+    calls_of_a_point: ClassVar[Mapping[str, int]] = CALLS
 
     a: PositiveFloat | None = None
     """step of y and v; default 1/L_g"""
     b: PositiveFloat | None = None
     """x-step; default 1/(2 L_phi)"""
-    batch: PositiveInt = 64
-    """data of a sample"""
 
     def resolve(self, constants: Constants) -> Self:
-        if self.finite_sum_only and "n_g" not in constants:
-            where = f"problem {constants.problem!r}" if constants.problem else "the problem"
-            raise InvalidInput(
-                f"{self.name} needs a finite sum, and {where} is none (its noise is no FiniteSum); take a method that asks "
-                "for samples alone, such as soba or spaba"
-            )
         return self.fill(constants, a=lambda c: 1 / c.L_gy, b=lambda c: 1 / (2 * c.L_phi))
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
@@ -131,6 +124,10 @@ class SingleLoop(Algorithm):
         """The directions at the state's point, and what is to be remembered of them."""
         raise NotImplementedError
 
+    def directions(self, oracle: Oracle, at: Triple, xi: Sample | None, zeta: Sample | None) -> Triple:
+        """(D_x, D_y, D_v) of these samples, at one point."""
+        return directions(oracle, at, xi, zeta)
+
     def decay(self, k: int) -> float | Tensor:
         """What both steps are multiplied with."""
         return 1.0
@@ -139,15 +136,33 @@ class SingleLoop(Algorithm):
         """v inside of a set that is known to hold H^-1 f_y."""
         return v
 
-    def draw(self, oracle: Oracle, order: Sampling = "replacement") -> tuple[Sample, Sample]:
-        """A sample of g and one of f."""
-        return oracle.sample_g(self.batch, order=order), oracle.sample_f(self.batch, order=order)
-
     def calls(self, step: int) -> dict[str, int] | None:
-        return CALLS
+        return dict(self.calls_of_a_point)
 
     def x_step(self) -> float | None:
         return self.b
+
+
+class SingleLoop(ThreeEquations):
+    """The same with samples."""
+
+    finite_sum_only: ClassVar[bool] = False
+
+    batch: PositiveInt = 64
+    """data of a sample"""
+
+    def resolve(self, constants: Constants) -> Self:
+        if self.finite_sum_only and "n_g" not in constants:
+            where = f"problem {constants.problem!r}" if constants.problem else "the problem"
+            raise InvalidInput(
+                f"{self.name} needs a finite sum, and {where} is none (its noise is no FiniteSum); take a method that asks "
+                "for samples alone, such as soba or spaba"
+            )
+        return super().resolve(constants)
+
+    def draw(self, oracle: Oracle, order: Sampling = "replacement") -> tuple[Sample, Sample]:
+        """A sample of g and one of f."""
+        return oracle.sample_g(self.batch, order=order), oracle.sample_f(self.batch, order=order)
 
 
 class Decreasing(SingleLoop):
@@ -194,6 +209,12 @@ class Recursive(SingleLoop):
 
     def refreshed(self, at: Triple, oracle: Oracle) -> Triple:
         return directions(oracle, at, None, None)
+
+
+def in_ball(v: Tensor, radius: float | Tensor) -> Tensor:
+    """The nearest point of the ball around 0."""
+    size = norm(v)
+    return torch.where(size > radius, radius / size, torch.ones_like(size)) * v
 
 
 def decayed(power: float | Tensor, k: int) -> Tensor:

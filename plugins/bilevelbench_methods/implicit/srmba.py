@@ -21,7 +21,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 
 from bilevelbench import Claim, Constants, Oracle
-from bilevelbench_methods.implicit.single_loop import CALLS, Decreasing, State, Triple, claimed, directions
+from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple, claimed
 
 
 class SRMBA(Decreasing):
@@ -38,15 +38,15 @@ class SRMBA(Decreasing):
 
     def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, tuple[Triple, Triple]]:
         xi, zeta = self.draw(oracle, self.sampling)
-        D = directions(oracle, s.at, xi, zeta)
+        D = self.directions(oracle, s.at, xi, zeta)
         if s.memory is not None:
             last, before = s.memory
             w = torch.as_tensor(self.w * self.decay(s.k) * self.decay(s.k)).clamp(max=1)
-            D = D + (last - directions(oracle, before, xi, zeta)).times(1 - w)
+            D = D + (last - self.directions(oracle, before, xi, zeta)).times(1 - w)
         return D, (D, s.at)
 
     def calls(self, step: int) -> dict[str, int] | None:
-        return CALLS if step == 1 else {query: 2 * n for query, n in CALLS.items()}
+        return {query: n if step == 1 else 2 * n for query, n in self.calls_of_a_point.items()}
 
     @classmethod
     def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
