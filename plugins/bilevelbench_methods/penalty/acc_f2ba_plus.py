@@ -30,5 +30,5 @@ class AccF2BAPlus(AccF2BA):
         ),
     )  # fmt: skip
 
-    momentum: Literal["none", "nesterov"] = "nesterov"
-    """of the lower-level steps; none: acc_f2ba"""
+    momentum: Literal["off", "nesterov"] = "nesterov"
+    """of the lower-level steps; off: acc_f2ba"""

@@ -101,7 +101,8 @@ class F2BA(LowerPair):
         eta_x = 1 / (2 * c.L_star)
         ratio, steps = c.L_gy / c.mu, cls().steps_to_shrink
         inside = max(1360 * eta_x**2 * c.L_g**2 / c.mu**2, 5 * eta_x)
-        K = math.ceil(max(steps(2 * math.log(lam * c.L_g) + math.log(inside), ratio), steps(2, ratio), 1))
+        shrink = max(2 * math.log(lam * c.L_g) + math.log(inside), 2)
+        K = max(1, math.ceil(steps(shrink, ratio)))
         return cls(lam=lam, K=K, eta_x=eta_x).resolve(c)
 
     @classmethod

@@ -29,5 +29,5 @@ class F2BAPlus(F2BA):
         ),
     )  # fmt: skip
 
-    momentum: Literal["none", "nesterov"] = "nesterov"
-    """of the lower-level steps; none: f2ba"""
+    momentum: Literal["off", "nesterov"] = "nesterov"
+    """of the lower-level steps; off: f2ba"""

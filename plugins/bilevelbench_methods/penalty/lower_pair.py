@@ -1,6 +1,6 @@
 """The lower level of F2BA and AccF2BA: K steps of z and y, by gradient descent or, in F2BA+ and AccF2BA+, by Nesterov's method.
 
-    none:      z <- z - a_z V(z);   y <- y - a_y U(y)                 V = g_y(x, .),   U = f_y(x, .)/lam + g_y(x, .)
+    off:       z <- z - a_z V(z);   y <- y - a_y U(y)                 V = g_y(x, .),   U = f_y(x, .)/lam + g_y(x, .)
     nesterov:  q <- z + beta_z (z - z_prev);   z_prev <- z;   z <- q - a_z V(q)         and y alike, with beta_y and U
 
 z_prev = z and y_prev = y at the start of every outer step: momentum is lost there, while z and y are kept.
@@ -35,12 +35,12 @@ class LowerPair(Algorithm):
     """effective step of y; default 1/(2 L_g)"""
     a_z: PositiveFloat | None = None
     """effective step of z; default 1/(2 L_g), with momentum 1/L_g"""
-    momentum: Literal["none", "nesterov"] = "none"
+    momentum: Literal["off", "nesterov"] = "off"
     """of the lower-level steps"""
 
     def lower_rules(self, constants: Constants) -> dict[str, Callable[[Constants], float]]:
         """For `fill`."""
-        plain = self.momentum == "none"
+        plain = self.momentum == "off"
         if not plain and constants.get("mu") is None:
             raise MissingConstant("mu", constants.problem, f"{self.name}'s lower-level momentum")
         return {"a_y": lambda c: 1 / (2 * c.L_gy), "a_z": lambda c: 1 / ((2 if plain else 1) * c.L_gy)}
@@ -60,7 +60,7 @@ class LowerPair(Algorithm):
 
         ratio = L_g/mu. With k = 4 ratio of y, Nesterov's bound is (1 + k) (1 - 1/sqrt(k))^n.
         """
-        if self.momentum == "none":
+        if self.momentum == "off":
             return descent(log_factor, ratio)
         k = 4 * torch.as_tensor(ratio, dtype=torch.float64)
         return k.sqrt() * (log_factor + torch.log1p(k))

@@ -6,7 +6,7 @@
 
 That is alternating descent on f/c_k plus g minus its envelope, which are equal where y minimises g: g need not be strongly
 convex, but only weakly convex for small gam. Liu, Liu, Yao, Zeng, Zhang, "Moreau envelope for nonconvex bi-level
-optimization: a single-loop and Hessian-free solution strategy", ICML 2024, without its prox terms and constraints. On a strongly
+optimization: a single-loop and Hessian-free solution strategy", ICML 2024, without prox terms and constraints. On a strongly
 convex lower level the bias in grad phi is of order 1/c_k, so it falls only as k^-power, and power < 1/2: slow by design.
 
 Our choices: the order of the three lines is the paper's, its constants are not: power = 1/4, as in a public program; c0 = 10;
