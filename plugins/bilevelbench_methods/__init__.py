@@ -20,7 +20,9 @@ from bilevelbench_methods.implicit.amigo import AmIGO
 from bilevelbench_methods.implicit.ba import BA
 from bilevelbench_methods.implicit.bsa import BSA
 from bilevelbench_methods.implicit.d_tfbo import DTFBO
+from bilevelbench_methods.implicit.fdehbo import FdeHBO
 from bilevelbench_methods.implicit.fsla import FSLA
+from bilevelbench_methods.implicit.hjfbio import HJFBiO
 from bilevelbench_methods.implicit.hoag import HOAG
 from bilevelbench_methods.implicit.lancbio import LancBiO
 from bilevelbench_methods.implicit.ma_soba import MASOBA
@@ -40,14 +42,18 @@ from bilevelbench_methods.implicit.sustain import SUSTAIN
 from bilevelbench_methods.implicit.ttsa import TTSA
 from bilevelbench_methods.implicit.vrbo import VRBO
 from bilevelbench_methods.penalty.acc_f2ba import AccF2BA
+from bilevelbench_methods.penalty.acc_f2ba_plus import AccF2BAPlus
 from bilevelbench_methods.penalty.bome import BOME
 from bilevelbench_methods.penalty.f2ba import F2BA
+from bilevelbench_methods.penalty.f2ba_plus import F2BAPlus
 from bilevelbench_methods.penalty.f2ba_released import F2BAReleased
 from bilevelbench_methods.penalty.f2bsa import F2BSA
 from bilevelbench_methods.penalty.f2sa import F2SA
+from bilevelbench_methods.penalty.f2sa_p import F2SAp
 from bilevelbench_methods.penalty.f3bsa import F3BSA
 from bilevelbench_methods.penalty.f3sa import F3SA
 from bilevelbench_methods.penalty.g_pbgd import GPBGD
+from bilevelbench_methods.penalty.meha import MEHA
 from bilevelbench_methods.penalty.pbgd import PBGD
 from bilevelbench_methods.penalty.pf2ba import PF2BA
 from bilevelbench_methods.unrolled.itd import ITD
@@ -66,6 +72,7 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         AccF2BA,
         AdamBO,
         AmIGO,
+        AccF2BAPlus,
         BA,
         BOME,
         BSA,
@@ -80,18 +87,23 @@ def bilevelbench_algorithms() -> list[type[Algorithm]]:
         DistPBGD,
         DistPF2BA,
         F2BA,
+        F2BAPlus,
         F2BAReleased,
         F2BSA,
         F2SA,
+        F2SAp,
         F3BSA,
         F3SA,
         FSLA,
         GPBGD,
         HOAG,
+        FdeHBO,
+        HJFBiO,
         ITD,
         LancBiO,
         MASOBA,
         MRBO,
+        MEHA,
         PAID,
         PBGD,
         PF2BA,

@@ -90,13 +90,21 @@ def nesterov(p: Plain, x: Vector, y: Vector, n: int, a: float, beta: float) -> V
 
 
 def penalty(
-    p: Plain, x: Vector, y: Vector, z: Vector, lam: float, n: int, eta_y: float, eta_z: float
+    p: Plain, x: Vector, y: Vector, z: Vector, lam: float, n: int, eta_y: float, eta_z: float, mu: float | None = None
 ) -> tuple[Vector, Vector, Vector]:
-    """n steps of y and of z, one after the other, and the penalty's gradient there: (y, z, d)."""
+    """n steps of y and of z, one after the other, and the penalty's gradient there: (y, z, d).
+
+    With mu, of Nesterov's method for condition numbers 1/(a_z mu) of z and 2/(a_y mu) of y, a = lam eta.
+    """
+    root_z, root_y = (1, 1) if mu is None else (1 / math.sqrt(lam * eta_z * mu), math.sqrt(2 / (lam * eta_y * mu)))
+    before = z
     for _ in range(n):
-        z = z - eta_z * lam * p.g_y(x, z)
+        q = z + (root_z - 1) / (root_z + 1) * (z - before)
+        before, z = z, q - eta_z * lam * p.g_y(x, q)
+    before = y
     for _ in range(n):
-        y = y - eta_y * (p.f_y(x, y) + lam * p.g_y(x, y))
+        q = y + (root_y - 1) / (root_y + 1) * (y - before)
+        before, y = y, q - eta_y * (p.f_y(x, q) + lam * p.g_y(x, q))
     return y, z, p.f_x(x, y) + lam * (p.g_x(x, y) - p.g_x(x, z))
 
 
@@ -238,13 +246,59 @@ def g_pbgd(p: Plain, gam: float, alpha: float) -> Iterator[Point]:
 # ---- sections 2.1, 5.5 and 12.2
 
 
-def f2ba(p: Plain, lam: float, K: int, eta_y: float, eta_z: float, eta_x: float) -> Iterator[Point]:
-    """In the paper's form: eta_y = a_y/lam, eta_z = a_z/lam."""
+def f2ba(
+    p: Plain, lam: float, K: int, eta_y: float, eta_z: float, eta_x: float, mu: float | None = None
+) -> Iterator[Point]:
+    """In the paper's form: eta_y = a_y/lam, eta_z = a_z/lam. With mu, F2BA+."""
     x, y, z = p.x0, p.y0, p.y0
     while True:
         yield x, y
-        y, z, d = penalty(p, x, y, z, lam, K, eta_y, eta_z)
+        y, z, d = penalty(p, x, y, z, lam, K, eta_y, eta_z, mu)
         x = x - eta_x * d
+
+
+def meha(p: Plain, c0: float, power: float, gam: float, eta: float, beta: float, alpha: float) -> Iterator[Point]:
+    x, y, th, k = p.x0, p.y0, p.y0, 0
+    while True:
+        yield x, y
+        k += 1
+        c = c0 * k**power
+        th = th - eta * (p.g_y(x, th) + (th - y) / gam)
+        y = y - beta * (p.f_y(x, y) / c + p.g_y(x, y) - (y - th) / gam)
+        x = x - alpha * (p.f_x(x, y) / c + p.g_x(x, y) - p.g_x(x, th))
+
+
+#: Finite differences for a first derivative: node -> weight, by order.
+NODES: dict[int, dict[int, float]] = {
+    1: {0: -1, 1: 1},
+    2: {-1: -1 / 2, 1: 1 / 2},
+    3: {-1: -1 / 3, 0: -1 / 2, 1: 1, 2: -1 / 6},
+    4: {-2: 1 / 12, -1: -2 / 3, 1: 2 / 3, 2: -1 / 12},
+    5: {-2: 1 / 20, -1: -1 / 2, 0: -1 / 3, 1: 1, 2: -1 / 4, 3: 1 / 30},
+    6: {-3: -1 / 60, -2: 3 / 20, -1: -3 / 4, 1: 3 / 4, 2: -3 / 20, 3: 1 / 60},
+}
+
+
+def f2sa_p(
+    p: Plain, order: int, nu: float, K: int, a: float, eta_x: float, noise: Noise = EXACT, B_in: int = 1,
+    B_out: int = 1, normalise: bool = False,
+) -> Iterator[Point]:  # fmt: skip
+    """Noise is drawn for node 0 first, where it is one, and then by node."""
+    nodes = sorted(NODES[order], key=lambda j: (j != 0, j))
+    of_f = [j for j in nodes if j != 0]
+    x, y, Y, t = p.x0, p.y0, dict.fromkeys(nodes, p.y0), 0
+    while True:
+        yield x, y
+        t += 1
+        for i in range(K):
+            on_f = noise.vector("f_y", (1, 1), (t, i), (len(of_f), len(y)), B_in)
+            on_g = dict(zip(nodes, noise.vector("g_y", (1, 2), (t, i), (len(nodes), len(y)), B_in), strict=True))
+            f_y = {j: p.f_y(x, Y[j]) + n for j, n in zip(of_f, on_f, strict=True)}
+            Y = {j: Y[j] - a * (j * nu * f_y.get(j, 0) + p.g_y(x, Y[j]) + on_g[j]) for j in nodes}
+        of_x, of_gx = (noise.vector(which, (place,), (t,), x.shape, B_out) for which, place in (("f_x", 2), ("g_x", 3)))
+        d = sum(w * (j * (p.f_x(x, Y[j]) + of_x) + (p.g_x(x, Y[j]) + of_gx) / nu) for j, w in NODES[order].items())
+        x = x - eta_x * (d / np.linalg.norm(d) if normalise else d)
+        y = Y[0] if 0 in Y else (Y[-1] + Y[1]) / 2
 
 
 def schedule(k: int, lam: float, c_a: float, c_g: float, k0: float, a: float, c: float) -> tuple[float, float, float]:

@@ -67,6 +67,12 @@ LOGS = {
 # (method, setting): exponents of 1/eps, of the number of data and of kappa; whether there is a tilde and whether samples have
 # to be Lipschitz on average. What other papers say, in the unit |grad phi| <= eps.
 ELSEWHERE = {
+    ("f2ba_plus", "deterministic"): (2, None, 3.5, True, False),
+    ("acc_f2ba_plus", "deterministic"): (1.75, None, None, True, False),
+    ("f2sa_p", "full"): (5, None, 10, True, False),
+    ("hjfbio", "deterministic"): (2, None, None, False, False),
+    ("fdehbo", "full"): (3, None, None, True, True),
+    ("meha", "deterministic"): (4, None, None, False, False),
     ("soba", "full"): (4, None, 7, False, False),
     ("ma_soba", "full"): (4, None, None, False, False),
     ("saba", "finite_sum"): (2, 2 / 3, None, False, False),
@@ -93,7 +99,7 @@ def test_claims_of_other_papers_are_theirs_and_say_so(place):
     eps, n, kappa, tilde, smooth = ELSEWHERE[place]
     assert (claim.eps_exp, claim.n_exp, claim.kappa_exp) == (eps, n, kappa)
     assert (claim.tilde, claim.mean_squared_smooth) == (tilde, smooth)
-    assert claim.oracle == "HVP"
+    assert claim.oracle == ("gradient" if registry().algorithm(place[0]).value.first_order() else "HVP")
     assert claim.source == "other paper"
     assert claim.kappa_exp is None or claim.kappa_source == "other paper"
     assert claim.reference

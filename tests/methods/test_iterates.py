@@ -51,6 +51,16 @@ RUNS: dict[str, Callable[[Plain], Iterator[Point]]] = {
     "f2ba[lam=50,K=4,a_y=0.2,a_z=0.3,eta_x=0.05]": lambda p: plain.f2ba(p, 50.0, 4, 0.2 / 50, 0.3 / 50, 0.05),
     "f2ba[lam=5000,K=1,a_y=0.2,a_z=0.3,eta_x=0.001]": lambda p: plain.f2ba(p, 5e3, 1, 0.2 / 5e3, 0.3 / 5e3, 1e-3),
     "f2ba_released[lam=50,K=4,a=0.2,eta_x=0.05]": lambda p: plain.f2ba_released(p, 50.0, 4, 0.2, 0.05),
+    "meha[c0=5,power=0.3,gam=0.7,eta=0.3,beta=0.2,alpha=0.1]": lambda p: plain.meha(p, 5.0, 0.3, 0.7, 0.3, 0.2, 0.1),
+    **{
+        f"f2sa_p[p={order},lam=8,K=4,a=0.2,eta_x=0.05,B_in=none,B_out=none]": lambda p, order=order: plain.f2sa_p(
+            p, order, 1 / 8, 4, 0.2, 0.05
+        )
+        for order in plain.NODES
+    },
+    "f2sa_p[p=3,lam=8,K=4,a=0.2,eta_x=0.05,B_in=none,B_out=none,normalise=true]": lambda p: plain.f2sa_p(
+        p, 3, 1 / 8, 4, 0.2, 0.05, normalise=True
+    ),
     "pzobo[Q=3,D=5,h=0.01,a=0.3,eta_x=0.02]": lambda p: plain.pzobo(p, 3, 5, 0.01, 0.3, 0.02),
     "pzobo[Q=3,D=5,h=0.5,a=0.3,eta_x=0.02,warm_start=false]": lambda p: plain.pzobo(
         p, 3, 5, 0.5, 0.3, 0.02, warm=False

@@ -75,6 +75,11 @@ def joint_descent(K: int, VAL: int = 0) -> Row:
     return Row(FX=1, FY=1, GX=2, GY=K + 1, VAL=VAL, joint_f=1, joint_g=1)
 
 
+def differences(points: int) -> Row:
+    """Two shifts with both blocks of g, and g_y between them."""
+    return Row(FX=points, FY=points, GX=2 * points, GY=3 * points, joint_f=points, joint_g=2 * points)
+
+
 def growing(n0: int, step: int) -> int:
     """BA's schedule, n_k with k = step - 1."""
     return n0 * math.ceil(step ** (1 / 4) / 2)
@@ -102,9 +107,29 @@ TABLE: dict[str, Callable[[int], Row]] = {
     **{f"bome[K={K}]": lambda step, K=K: joint_descent(K) for K in (1, 8)},
     **{f"bome[K={K},barrier=gap]": lambda step, K=K: joint_descent(K, VAL=2) for K in (1, 8)},
     **{f"pbgd[K={K},start={start}]": lambda step, K=K: joint_descent(K) for K in (1, 8) for start in ("y", "warm")},
+    **{f"f2ba_plus[K={K}]": lambda step, K=K: penalty(K) for K in (1, 5)},
+    **{
+        f"f2sa_p[p={p},K={K}]": lambda step, f=p, g=g, K=K: Row(FX=f, FY=f * K, GX=g, GY=g * K)
+        for p, g, K in ((1, 2, 3), (2, 2, 1), (3, 4, 2), (4, 4, 3), (5, 6, 2), (6, 6, 1))
+    },
+    "hjfbio": lambda step: differences(1),
+    "fdehbo": lambda step: differences(1 if step == 1 else 2),
+    "meha": lambda step: Row(FX=1, FY=1, GX=2, GY=2),
     "g_pbgd": lambda step: Row(FX=1, FY=1, GX=0, GY=1, HV=1, JV=1, joint_f=1),
 }  # fmt: skip
-FIRST_ORDER = {"f2ba", "f2sa", "f2ba_released", "pzobo", "bome", "pbgd"}
+FIRST_ORDER = {
+    "f2ba",
+    "f2sa",
+    "f2ba_released",
+    "pzobo",
+    "bome",
+    "pbgd",
+    "f2ba_plus",
+    "f2sa_p",
+    "hjfbio",
+    "fdehbo",
+    "meha",
+}
 
 
 @functools.cache
@@ -188,6 +213,7 @@ def test_first_order_methods_make_no_second_order_products_and_the_others_do(tex
 def test_every_built_in_method_of_this_family_is_in_the_table():
     assert {name_of(text) for text in TABLE} == {
         "aid", "ba", "bome", "f2ba", "f2ba_released", "f2sa", "g_pbgd", "itd", "pbgd", "pzobo",
+        "f2ba_plus", "f2sa_p", "fdehbo", "hjfbio", "meha",
     }  # fmt: skip
 
 

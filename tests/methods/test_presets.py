@@ -16,9 +16,23 @@ from bilevelbench.discovery.registry import registry
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.trial import Schedule
 
-METHODS = ["aid", "ba", "bome", "f2ba", "f2ba_released", "f2sa", "g_pbgd", "itd", "pbgd", "pzobo"]
-THEORY = ["aid", "f2ba", "itd", "pbgd"]
-RATE = ["aid", "ba", "f2ba", "f2sa", "itd", "pbgd"]
+METHODS = [
+    "aid",
+    "ba",
+    "bome",
+    "f2ba",
+    "f2ba_released",
+    "f2sa",
+    "g_pbgd",
+    "itd",
+    "pbgd",
+    "pzobo",
+    "f2ba_plus",
+    "hjfbio",
+    "meha",
+]
+THEORY = ["aid", "f2ba", "itd", "pbgd", "f2ba_plus"]
+RATE = ["aid", "ba", "f2ba", "f2sa", "itd", "pbgd", "f2ba_plus", "hjfbio"]
 HORIZON = ["bome", "pzobo"]
 DECLARED = {"quadratic": {}, "tail_anchor": {"c": 0.5}, "power_tail": {}}
 
@@ -121,7 +135,7 @@ def test_horizon_preset_shrinks_its_step_as_the_root_of_the_horizon(name, steps)
 @pytest.mark.parametrize("preset", ["from_theory", "from_rate", "from_horizon"])
 @pytest.mark.parametrize("name", METHODS)
 def test_preset_that_a_method_does_not_have_is_refused_in_words(name, preset):
-    has = {"from_theory": THEORY, "from_rate": RATE, "from_horizon": {*HORIZON, "f2sa"}}[preset]
+    has = {"from_theory": THEORY, "from_rate": RATE, "from_horizon": {*HORIZON, "f2sa", "meha"}}[preset]
     if name not in has:
         with pytest.raises(InvalidInput, match=f"{name} has no .*preset"):
             getattr(cls(name), preset)(constants("quadratic"), 0.1)

@@ -98,19 +98,21 @@ def restarted(
     return run
 
 
-def plain_acc(p: Plain, c: Constants, steps: int, lam, K, a_y, a_z, zeta=None, **outer) -> Run:
-    """In the paper's form, eta = a/lam, y and z one after the other."""
+def plain_acc(p: Plain, c: Constants, steps: int, lam, K, a_y, a_z, zeta=None, plus=False, **outer) -> Run:
+    """In the paper's form, eta = a/lam, y and z one after the other; `plus` is AccF2BA+."""
     lower = [p.y0, p.y0]
 
     def gradient(w, n):
-        y, z, d = plain.penalty(p, w, *lower, lam, n, a_y / lam, a_z / lam)
+        mu = c.mu if plus else None
+        y, z, d = plain.penalty(p, w, *lower, lam, n, a_y / lam, a_z / lam, mu)
         lower[:] = y, z
         return d, y
 
     def lower_steps(delta):
         if zeta is None:
             return K
-        return max(K, math.ceil(8 * c.L_gy / c.mu * math.log(4 * lam * c.L_g * math.sqrt(delta) / zeta)))
+        wanted, k = 2 * math.log(4 * lam * c.L_g * math.sqrt(delta) / zeta), 4 * c.L_gy / c.mu
+        return max(K, math.ceil(math.sqrt(k) * (wanted + math.log(1 + k)) if plus else k * wanted))
 
     return restarted(p.x0, gradient, steps, lower_steps, c=34 * (c.L_g / c.mu) ** 2, place=2, **outer)
 
@@ -133,9 +135,10 @@ def plain_prahgd(p: Plain, c: Constants, steps: int, D, N, a, beta, n0=0, zeta=N
     return restarted(p.x0, gradient, steps, lower_steps, c=2 * (c.L_g / c.mu) ** 2, place=3, **outer)
 
 
-PLAIN = {"acc_f2ba": plain_acc, "prahgd": plain_prahgd}
+PLAIN = {"acc_f2ba": plain_acc, "acc_f2ba_plus": functools.partial(plain_acc, plus=True), "prahgd": plain_prahgd}
 LOWER = {
     "acc_f2ba": {"lam": 50.0, "K": 4, "a_y": 0.2, "a_z": 0.3},
+    "acc_f2ba_plus": {"lam": 50.0, "K": 4, "a_y": 0.2, "a_z": 0.3},
     "prahgd": {"D": 3, "N": 2, "a": 0.3, "beta": 0.4},
 }
 #: shrinking threshold as in the experiments, and a fixed one as in the theorem

@@ -152,6 +152,12 @@ RUNS: dict[str, Callable[[Plain, Constants], Iterator[Point]]] = {
     "f3sa[lam=2,a_y=0.2,a_z=0.4,k0=5,batch=1]": lambda p, c: f3sa(
         p, 1, 1.0, lambda k: (1 + k / 5) ** -0.8, lam=2.0, c_a=0.2 / 2 * 5**0.6, c_g=0.4 * 5**0.4, k0=5.0, a=0.6, c=0.4
     ),
+    "f2sa_p[p=2,lam=7,K=3,a=0.2,eta_x=0.05,B_in=5,B_out=3]": lambda p, c: plain.f2sa_p(
+        p, 2, 1 / 7, 3, 0.2, 0.05, NOISE, 5, 3
+    ),
+    "f2sa_p[p=5,lam=7,K=2,a=0.2,eta_x=0.05,B_in=40,B_out=9]": lambda p, c: plain.f2sa_p(
+        p, 5, 1 / 7, 2, 0.2, 0.05, NOISE, 40, 9
+    ),
     "pbgd[gam=8,K=3,alpha=0.02,b=0.3,batch=5]": lambda p, c: plain.pbgd(p, 8.0, 3, 0.02, 0.3, False, NOISE, 5),
     "pbgd[gam=8,K=3,alpha=0.02,b=0.3,start=warm,batch=5]": lambda p, c: plain.pbgd(p, 8.0, 3, 0.02, 0.3, True, NOISE, 5),
 }  # fmt: skip

@@ -148,6 +148,10 @@ class Sums:
             Hv=(xi * (1 + p.c * sech2) * av) @ self.a + total_g * v,
         )
 
+    def gx(self, x: Vector, y: Vector, xi: Vector) -> Vector:
+        r, s = self.a @ y - self.b @ x - self.e, self.a @ y + self.b @ x
+        return (xi * (self.problem.c * np.tanh(s) - r)) @ self.b
+
 
 @dataclass(frozen=True)
 class Function:
@@ -193,6 +197,27 @@ class Affine:
             Hv=self.p.H(x, y) @ v + products[dx:],
         )
 
+    def gx(self, x: Vector, y: Vector, xi: Function) -> Vector:
+        z = np.concatenate([x - self.x0, y - self.y0])
+        return self.p.g_x(x, y) + xi.nx + (xi.s * (xi.u @ z) * xi.u)[: len(x)]
+
+
+class ByDifferences:
+    """A world without second derivatives: central differences of gradients, by shifts of y no longer than `difference`."""
+
+    def __init__(self, world: Any, difference: float) -> None:
+        self.world, self.difference, self.x0, self.y0 = world, difference, world.x0, world.y0
+
+    def rows(self, level: str, place: Place, at: Place, B: int) -> Any:
+        return self.world.rows(level, place, at, B)
+
+    def five(self, x: Vector, y: Vector, v: Vector, xi: Any, zeta: Any) -> Five:
+        h = self.difference / max(np.linalg.norm(v), 1)
+        here = self.world.five(x, y, v, xi, zeta)
+        ahead, behind = (self.world.five(x, y + sign * h * v, v, xi, zeta).gy for sign in (1, -1))
+        Jv = (self.world.gx(x, y + h * v, xi) - self.world.gx(x, y - h * v, xi)) / (2 * h)
+        return here._replace(Jv=Jv, Hv=(ahead - behind) / (2 * h))
+
 
 def moved(at: tuple[Vector, ...], D: np.ndarray, a: float, b: float) -> tuple[Vector, Vector, Vector]:
     x, y, v = at
@@ -217,7 +242,13 @@ def soba(world: Any, *, a: float, b: float, power: float, B: int, w: float | Non
         at = moved(at, D, a * decay, b * decay)
 
 
-def srmba(world: Any, *, a: float, b: float, power: float, B: int, w: float) -> Iterator[Point]:
+def in_ball(v: Vector, radius: float) -> Vector:
+    return v * min(1, radius / max(np.linalg.norm(v), 1e-300))
+
+
+def srmba(
+    world: Any, *, a: float, b: float, power: float, B: int, w: float, radius: float = math.inf
+) -> Iterator[Point]:
     at = start(world)
     D, before = None, at
     for k in itertools.count():
@@ -227,7 +258,8 @@ def srmba(world: Any, *, a: float, b: float, power: float, B: int, w: float) -> 
         if D is not None:
             new = new + (1 - min(1, w * decay**2)) * (D - world.five(*before, xi, zeta).directions())
         D, before = new, at
-        at = moved(at, D, a * decay, b * decay)
+        x, y, v = moved(at, D, a * decay, b * decay)
+        at = x, y, in_ball(v, radius)
 
 
 def recursive(
@@ -253,7 +285,7 @@ def recursive(
             D = D + world.five(*at, xi, zeta).directions() - world.five(*before, xi, zeta).directions()
         before = at
         x, y, v = moved(at, D, a, b)
-        at = x, y, v * min(1, radius / max(np.linalg.norm(v), 1e-300))
+        at = x, y, in_ball(v, radius)
 
 
 def saba(world: Sums, *, a: float, b: float, B: int, full: bool = False) -> Iterator[Point]:

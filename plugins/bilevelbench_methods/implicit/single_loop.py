@@ -11,6 +11,7 @@ products are one joint query; f_x and f_y belong to one sample of f.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
@@ -18,7 +19,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, Sample, keep
+from bilevelbench import Algorithm, Claim, Constants, InvalidInput, Oracle, Sample, keep, norm
 from bilevelbench_methods.implicit.neumann import SECOND_DERIVATIVES
 
 T = TypeVar("T")
@@ -95,26 +96,17 @@ def directions(oracle: Oracle, at: Triple, xi: Sample | None, zeta: Sample | Non
 
 
 class Steps(Algorithm):
-    """A step `a` of the lower level, a step `b` of x, and mini-batches of one size."""
+    """A step `a` of the lower level and a step `b` of x."""
 
     family = "implicit"
     tuned = {"b": "upper_step", "a": "lower_step"}
-    finite_sum_only: ClassVar[bool] = False
 
     a: PositiveFloat | None = None
     """step of y and v; default 1/L_g"""
     b: PositiveFloat | None = None
     """x-step; default a mu/L_phi, at most 1/(2 L_phi)"""
-    batch: PositiveInt = 64
-    """data of a sample"""
 
     def resolve(self, constants: Constants) -> Self:
-        if self.finite_sum_only and "n_g" not in constants:
-            where = f"problem {constants.problem!r}" if constants.problem else "the problem"
-            raise InvalidInput(
-                f"{self.name} needs a finite sum, and {where} is none (its noise is no FiniteSum); take a method that asks "
-                "for samples alone, such as soba or spaba"
-            )
         known = self.fill(constants, a=self.default_a)
         return known.fill(constants, b=lambda c: followed(c, known.a))
 
@@ -129,7 +121,25 @@ class Steps(Algorithm):
         return self.b
 
 
-class Decaying(Steps):
+class Batched(Steps):
+    """Mini-batches of one size."""
+
+    finite_sum_only: ClassVar[bool] = False
+
+    batch: PositiveInt = 64
+    """data of a sample"""
+
+    def resolve(self, constants: Constants) -> Self:
+        if self.finite_sum_only and "n_g" not in constants:
+            where = f"problem {constants.problem!r}" if constants.problem else "the problem"
+            raise InvalidInput(
+                f"{self.name} needs a finite sum, and {where} is none (its noise is no FiniteSum); take a method that asks "
+                "for samples alone, such as soba or spaba"
+            )
+        return super().resolve(constants)
+
+
+class Decaying(Batched):
     """Steps a (k+1)^-power and b (k+1)^-power, and samples in any order: for the methods that never ask for whole sums."""
 
     power: NonNegativeFloat = 0.5
@@ -170,10 +180,11 @@ class Weighted(Decaying):
         return cls(a=a, b=followed(constants, a), w=min(1.0, 4 * size**cls.weight_power), power=0, batch=1)
 
 
-class SingleLoop(Steps):
+class ThreeEquations(Steps):
     """One step of x, y and v along the directions that `estimate` makes."""
 
     uses = frozenset({"grad_f", "grad_g_y", "vp_g"})
+    calls_of_a_point: ClassVar[Mapping[str, int]] = CALLS
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         return State(x=x0, y=y0, v=torch.zeros_like(y0), k=0)
@@ -188,16 +199,24 @@ class SingleLoop(Steps):
         """The directions at the state's point, and what is to be remembered of them."""
         raise NotImplementedError
 
+    def directions(self, oracle: Oracle, at: Triple, xi: Sample | None, zeta: Sample | None) -> Triple:
+        """(D_x, D_y, D_v) of these samples, at one point."""
+        return directions(oracle, at, xi, zeta)
+
     def confined(self, v: Tensor) -> Tensor:
         """v inside of a set that is known to hold H^-1 f_y."""
         return v
 
+    def calls(self, step: int) -> dict[str, int] | None:
+        return dict(self.calls_of_a_point)
+
+
+class SingleLoop(Batched, ThreeEquations):
+    """The same with samples."""
+
     def draw(self, oracle: Oracle, order: Sampling = "replacement") -> tuple[Sample, Sample]:
         """A sample of g and one of f."""
         return oracle.sample_g(self.batch, order=order), oracle.sample_f(self.batch, order=order)
-
-    def calls(self, step: int) -> dict[str, int] | None:
-        return CALLS
 
 
 class Decreasing(Decaying, SingleLoop):
@@ -244,6 +263,12 @@ def followed(c: Constants, a: float | None) -> float:
     """
     assert a is not None
     return min(0.5, a * c.mu) / c.L_phi
+
+
+def in_ball(v: Tensor, radius: float | Tensor) -> Tensor:
+    """The nearest point of the ball around 0."""
+    size = norm(v)
+    return torch.where(size > radius, radius / size, torch.ones_like(size)) * v
 
 
 def decayed(power: float | Tensor, k: int) -> Tensor:

@@ -21,8 +21,8 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from bilevelbench import Claim, Constants, Oracle, PerLane, norm
-from bilevelbench_methods.implicit.single_loop import CALLS, Recursive, State, claimed, data, followed
+from bilevelbench import Claim, Constants, Oracle, PerLane
+from bilevelbench_methods.implicit.single_loop import CALLS, Recursive, State, claimed, data, followed, in_ball
 
 
 class SRBA(Recursive):
@@ -44,10 +44,7 @@ class SRBA(Recursive):
         return torch.as_tensor(s.k % self.period == 0)
 
     def confined(self, v: Tensor) -> Tensor:
-        if self.radius is None:
-            return v
-        size = norm(v)
-        return torch.where(size > self.radius, self.radius / size, torch.ones_like(size)) * v
+        return v if self.radius is None else in_ball(v, self.radius)
 
     def calls(self, step: int) -> dict[str, int] | None:
         if self.period is None:

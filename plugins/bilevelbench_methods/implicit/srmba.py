@@ -20,7 +20,7 @@ from typing import ClassVar
 from pydantic import NonNegativeFloat
 
 from bilevelbench import Claim, Oracle
-from bilevelbench_methods.implicit.single_loop import CALLS, Decreasing, State, Triple, Weighted, claimed, directions
+from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple, Weighted, claimed
 
 
 class SRMBA(Weighted, Decreasing):
@@ -36,11 +36,11 @@ class SRMBA(Weighted, Decreasing):
 
     def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, tuple[Triple, Triple]]:
         xi, zeta = self.draw(oracle, self.sampling)
-        D = directions(oracle, s.at, xi, zeta)
+        D = self.directions(oracle, s.at, xi, zeta)
         if s.memory is not None:
             last, before = s.memory
-            D = D + (last - directions(oracle, before, xi, zeta)).times(1 - self.weight(s.k))
+            D = D + (last - self.directions(oracle, before, xi, zeta)).times(1 - self.weight(s.k))
         return D, (D, s.at)
 
     def calls(self, step: int) -> dict[str, int] | None:
-        return CALLS if step == 1 else {query: 2 * n for query, n in CALLS.items()}
+        return {query: n if step == 1 else 2 * n for query, n in self.calls_of_a_point.items()}

@@ -11,7 +11,8 @@ experiment, with the thresholds 10 and 0.1 of the authors' script. With `zeta`,
 
     K_t = max(K, (8 L_g/mu) log(4 lam L_g sqrt(delta)/zeta)),   c = 34 (L_g/mu)^2:
 
-delta is a squared distance, so its root belongs into the logarithm, and twice the printed factor before it.
+delta is a squared distance, so its root belongs into the logarithm, and twice the printed factor before it. With `momentum`
+the steps of y and z are those of Nesterov's method: AccF2BA+, `penalty/lower_pair.py`.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Self
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
 from bilevelbench import Claim, Constants, Oracle, PerLane, dot
-from bilevelbench_methods.penalty.pair import USES, lower_steps, pen_pair, penalty_gradient
+from bilevelbench_methods.penalty.lower_pair import LowerPair
+from bilevelbench_methods.penalty.pair import USES, lower_steps, penalty_gradient
 from bilevelbench_methods.penalty.pf2ba import second_order_penalty
 from bilevelbench_methods.restarted import Restarted, State
 
 
-class AccF2BA(Restarted):
+class AccF2BA(LowerPair, Restarted):
     name = "acc_f2ba"
     loop = "K_t"
     family = "penalty"
@@ -42,22 +44,11 @@ class AccF2BA(Restarted):
         ),
     )  # fmt: skip
 
-    lam: PositiveFloat = 1000.0
-    """penalty"""
     K: PerLane[PositiveInt] = 10
     """lower-level steps; with zeta the fewest"""
-    a_y: PositiveFloat | None = None
-    """effective step of y; default 1/(2 L_g)"""
-    a_z: PositiveFloat | None = None
-    """effective step of z; default 1/(2 L_g)"""
 
     def resolve(self, constants: Constants) -> Self:
-        return self.fill(
-            constants,
-            eta_x=lambda c: 1 / (4 * c.L_phi),
-            a_y=lambda c: 1 / (2 * c.L_gy),
-            a_z=lambda c: 1 / (2 * c.L_gy),
-        )
+        return self.fill(constants, eta_x=lambda c: 1 / (4 * c.L_phi), **self.lower_rules(constants))
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         delta: float | Tensor | None = self.delta0
@@ -70,8 +61,10 @@ class AccF2BA(Restarted):
     def hypergradient(
         self, w: Tensor, s: State, delta: Tensor, oracle: Oracle
     ) -> tuple[Tensor, tuple[Tensor, Tensor], int | Tensor]:
-        K = self.K if self.zeta is None else lower_steps(oracle, delta, self.lam, self.zeta, self.K)
-        y, z, *_ = pen_pair(oracle, w, *s.lower, K, self.lam, self.a_y, self.a_z)
+        K: int | Tensor = self.K
+        if self.zeta is not None:
+            K = lower_steps(oracle, delta, self.lam, self.zeta, self.K, self.steps_to_shrink)
+        y, z, *_ = self.lower_level(oracle, w, *s.lower, K)
         return penalty_gradient(oracle, w, y, z, self.lam), (y, z), K
 
     def response(self, oracle: Oracle) -> float | Tensor:
@@ -79,9 +72,7 @@ class AccF2BA(Restarted):
         return 34 * ratio * ratio
 
     def calls(self, step: int) -> dict[str, int] | None:
-        if self.zeta is not None:
-            return None
-        return {"grad_f_x": 1, "grad_f_y": self.K, "grad_g_x": 2, "grad_g_y": 2 * self.K}
+        return super().calls(step) if self.zeta is None else None
 
     @classmethod
     def from_theory(cls, constants: Constants, eps: float, dx: int = 100, delta_fail: float = 0.1) -> Self:
@@ -90,13 +81,13 @@ class AccF2BA(Restarted):
         outer = cls.theory(c.L_star, c.rho_star, eps, dx, delta_fail)
         lam = second_order_penalty(c, eps)
         delta0 = 3 * c.R + 2 * (c.C_f / (lam * c.mu)) ** 2 if "R" in c else None
-        a = 1 / (2 * c.L_gy)
-        return cls(lam=lam, K=math.ceil(8 * c.L_gy / c.mu), a_y=a, a_z=a, delta0=delta0, **outer)
+        K = math.ceil(cls().steps_to_shrink(2, c.L_gy / c.mu))
+        return cls(lam=lam, K=K, delta0=delta0, **outer).resolve(c)
 
     @classmethod
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
-        """lam ~ 1/eps, K ~ kappa log lam, theta ~ eps^(1/4), B ~ eps^(1/2); `scale` is that of B."""
+        """lam ~ 1/eps, K as that of F2BA, theta ~ eps^(1/4), B ~ eps^(1/2); `scale` is that of B."""
         c = constants
-        lam, a = 2 / eps, 1 / (2 * c.L_gy)
-        K = max(1, math.ceil(2 * (c.L_gy / c.mu) * math.log(lam)))
-        return cls(lam=lam, K=K, a_y=a, a_z=a, **cls.rate(c.L_phi, eps, scale))
+        lam = 2 / eps
+        K = max(1, math.ceil(cls().steps_to_shrink(math.log(lam) / 2, c.L_gy / c.mu)))
+        return cls(lam=lam, K=K, **cls.rate(c.L_phi, eps, scale)).resolve(c)

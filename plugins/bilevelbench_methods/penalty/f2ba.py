@@ -7,7 +7,8 @@
 
 y and z are both warm-started; z is never reset to y. Chen, Ma, Zhang, "Near-Optimal Nonconvex-Strongly-Convex Bilevel
 Optimization with Fully First-Order Oracles", JMLR 2025, Algorithm 1, in the scale-free form a = lam eta. The paper's
-algorithm names no output; ours is the visited x with the smallest |d|, with its y.
+algorithm names no output; ours is the visited x with the smallest |d|, with its y. With `momentum` the steps of y and z are
+those of Nesterov's method: F2BA+, `penalty/lower_pair.py`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 from torch import Tensor
 
-from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane, keep, norm
-from bilevelbench_methods.penalty.pair import USES, pen_pair, penalty_gradient
+from bilevelbench import Claim, Constants, Oracle, keep, norm
+from bilevelbench_methods.penalty.lower_pair import LowerPair
+from bilevelbench_methods.penalty.pair import USES, penalty_gradient
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,10 @@ class State:
     size_z: Tensor
 
 
-class F2BA(Algorithm):
+class F2BA(LowerPair):
     name = "f2ba"
     family = "penalty"
-    uses = USES
+    uses = USES | {"mu"}
     tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
     reports = "own"
     claims: ClassVar[tuple[Claim, ...]] = (
@@ -49,24 +51,11 @@ class F2BA(Algorithm):
         ),
     )  # fmt: skip
 
-    lam: PositiveFloat = 1000.0
-    """penalty"""
-    K: PerLane[PositiveInt] = 10
-    """lower-level steps"""
     eta_x: PositiveFloat | None = None
     """x-step; default 1/(2 L_phi)"""
-    a_y: PositiveFloat | None = None
-    """effective step of y; default 1/(2 L_g)"""
-    a_z: PositiveFloat | None = None
-    """effective step of z; default 1/(2 L_g)"""
 
     def resolve(self, constants: Constants) -> Self:
-        return self.fill(
-            constants,
-            eta_x=lambda c: 1 / (2 * c.L_phi),
-            a_y=lambda c: 1 / (2 * c.L_gy),
-            a_z=lambda c: 1 / (2 * c.L_gy),
-        )
+        return self.fill(constants, eta_x=lambda c: 1 / (2 * c.L_phi), **self.lower_rules(constants))
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         unknown = torch.full_like(x0[..., :1], torch.nan)
@@ -75,7 +64,7 @@ class F2BA(Algorithm):
 
     def step(self, s: State, oracle: Oracle) -> State:
         x = s.x
-        y, z, U, V = pen_pair(oracle, x, s.y, s.z, self.K, self.lam, self.a_y, self.a_z)
+        y, z, U, V = self.lower_level(oracle, x, s.y, s.z, self.K)
         d = penalty_gradient(oracle, x, y, z, self.lam)
         size = norm(d)
         better = size < s.best_d
@@ -97,9 +86,6 @@ class F2BA(Algorithm):
         """|f_y + lam g_y| at y (the paper's scale of the penalty function) and |g_y| at z, as the last lower step saw them."""
         return {"L_lam_y": self.lam * s.size_y, "g_y_z": s.size_z}
 
-    def calls(self, step: int) -> dict[str, int]:
-        return {"grad_f_x": 1, "grad_f_y": self.K, "grad_g_x": 2, "grad_g_y": 2 * self.K}
-
     def x_step(self) -> float | None:
         return self.eta_x
 
@@ -113,15 +99,16 @@ class F2BA(Algorithm):
         if "R" in c and c.R > 0:
             lam = max(lam, c.C_f / (c.mu * math.sqrt(c.R)))
         eta_x = 1 / (2 * c.L_star)
-        ratio = c.L_gy / c.mu
+        ratio, steps = c.L_gy / c.mu, cls().steps_to_shrink
         inside = max(1360 * eta_x**2 * c.L_g**2 / c.mu**2, 5 * eta_x)
-        K = math.ceil(max(4 * ratio * (2 * math.log(lam * c.L_g) + math.log(inside)), 8 * ratio, 1))
-        return cls(lam=lam, K=K, eta_x=eta_x, a_y=1 / (2 * c.L_gy), a_z=1 / (2 * c.L_gy))
+        shrink = max(2 * math.log(lam * c.L_g) + math.log(inside), 2)
+        K = max(1, math.ceil(steps(shrink, ratio)))
+        return cls(lam=lam, K=K, eta_x=eta_x).resolve(c)
 
     @classmethod
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
-        """lam ~ 1/eps, K ~ kappa log lam, a constant x-step."""
+        """lam ~ 1/eps, K ~ kappa log lam, with momentum the root of kappa, a constant x-step."""
         c = constants
         lam = 2 * scale / eps
-        K = max(1, math.ceil(2 * (c.L_gy / c.mu) * math.log(lam)))
-        return cls(lam=lam, K=K, eta_x=0.4 / c.L_phi, a_y=1 / (2 * c.L_gy), a_z=1 / (2 * c.L_gy))
+        K = max(1, math.ceil(cls().steps_to_shrink(math.log(lam) / 2, c.L_gy / c.mu)))
+        return cls(lam=lam, K=K, eta_x=0.4 / c.L_phi).resolve(c)

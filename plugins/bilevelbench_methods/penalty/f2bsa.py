@@ -147,10 +147,10 @@ class F2BSA(Algorithm):
         """lam, eta_x and the lower steps of F2BA, the theorem's batches with factor one, K_t from the recursion."""
         c, exact = constants, F2BA.from_theory(constants, eps)
         lam = exact.lam
-        B_out = _batch_out(c, eps, lam)
+        B_out = batch_out(c, eps, lam)
         B_in = (c.L_f / (lam * c.mu)) ** 2 * B_out + (c.L_g / c.mu) ** 2 * B_out
         return cls(
-            lam=lam, accuracy=eps, B_in=_whole(B_in, c, eps, lam), B_out=_whole(B_out, c, eps, lam),
+            lam=lam, accuracy=eps, B_in=whole(cls.name, B_in, c, eps, lam), B_out=whole(cls.name, B_out, c, eps, lam),
             coupled_batches=False, eta_x=exact.eta_x, a_y=exact.a_y, a_z=exact.a_z,
         )  # fmt: skip
 
@@ -158,22 +158,24 @@ class F2BSA(Algorithm):
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
         """lam ~ 1/eps, K ~ kappa log lam, a constant x-step, batches ~ (sigma_f^2 + lam^2 sigma_g^2)/eps^2."""
         c, exact = constants, F2BA.from_rate(constants, eps, scale)
-        B_out = _whole(_batch_out(c, eps, exact.lam), c, eps, exact.lam)
+        B_out = whole(cls.name, batch_out(c, eps, exact.lam), c, eps, exact.lam)
         return cls(
-            lam=exact.lam, K=exact.K, B_in=_whole(4 * B_out, c, eps, exact.lam), B_out=B_out,
+            lam=exact.lam, K=exact.K, B_in=whole(cls.name, 4 * B_out, c, eps, exact.lam), B_out=B_out,
             coupled_batches=False, eta_x=exact.eta_x, a_y=exact.a_y, a_z=exact.a_z,
         )  # fmt: skip
 
 
-def _batch_out(c: Constants, eps: float, lam: float) -> float:
+def batch_out(c: Constants, eps: float, lam: float) -> float:
+    """(sigma_f^2 + lam^2 sigma_g^2)/eps^2: the noise of the penalty gradient is then of order eps."""
     f, g = c.sigma_f / eps, lam * c.sigma_g / eps
     return f * f + g * g
 
 
-def _whole(size: float, c: Constants, eps: float, lam: float) -> int:
+def whole(name: str, size: float, c: Constants, eps: float, lam: float) -> int:
+    """The size rounded up, if it can be counted."""
     if not size <= _MOST:
         raise InvalidInput(
-            f"f2bsa: eps = {eps:g} asks for a batch of {size:.3g} (lam = {lam:.3g}, sigma_f = {c.sigma_f:g}, sigma_g = "
+            f"{name}: eps = {eps:g} asks for a batch of {size:.3g} (lam = {lam:.3g}, sigma_f = {c.sigma_f:g}, sigma_g = "
             f"{c.sigma_g:g}), more than can be counted, 2^53; choose a larger eps, or set B_in and B_out yourself"
         )
     return max(1, math.ceil(size))

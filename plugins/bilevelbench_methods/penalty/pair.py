@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -22,15 +23,23 @@ WEAKER_NOTION = (
 
 Batch = int | Tensor | None
 
-
-def fresh_f(oracle: Oracle, batch: Batch) -> Sample | None:
-    """A sample of f that no other query has seen, or None: the exact answer."""
-    return None if batch is None else oracle.sample_f(batch)
+#: Lower-level steps that divide the squared distances by exp(first argument) where L_g/mu is the second.
+Shrink = Callable[[float | Tensor, float | Tensor], Tensor]
 
 
-def fresh_g(oracle: Oracle, batch: Batch) -> Sample | None:
-    """A sample of g that no other query has seen, or None: the exact answer."""
-    return None if batch is None else oracle.sample_g(batch)
+def descent(log_factor: float | Tensor, ratio: float | Tensor) -> Tensor:
+    """By gradient descent with a_y = 1/(2 L_g), on f/lam + g, which is mu/2-strongly convex: (1 - 1/(4 ratio))^-n."""
+    return 4 * torch.as_tensor(ratio, dtype=torch.float64) * log_factor
+
+
+def fresh_f(oracle: Oracle, batch: Batch, points: int | None = None) -> Sample | None:
+    """A sample of f that no other query has seen, for each of the points its own, or None: the exact answer."""
+    return None if batch is None else oracle.sample_f(batch, points=points)
+
+
+def fresh_g(oracle: Oracle, batch: Batch, points: int | None = None) -> Sample | None:
+    """A sample of g that no other query has seen, for each of the points its own, or None: the exact answer."""
+    return None if batch is None else oracle.sample_g(batch, points=points)
 
 
 def pen_pair(
@@ -44,19 +53,26 @@ def pen_pair(
     a_z: float | Tensor,
     batch: Batch = None,
     coupled: bool = False,
+    betas: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """K gradient steps on each, in the scale-free form: the steps do not depend on lam. Returns y, z and the last U, V.
 
     V <- g_y(x, z; s1);   U <- f_y(x, y; s2)/lam + g_y(x, y; s3)            `coupled` makes s3 the same as s1
     z <- z - a_z V;       y <- y - a_y U
+
+    `betas`, of y and of z, are the weights of Nesterov's momentum: gradients and steps are then taken from
+    y + beta_y (y - y_prev) and z + beta_z (z - z_prev).
     """
     U, V = y, z  # of the right shape; K is at least 1, so that every lane has gradients of its own
+    y_prev, z_prev = y, z
     for on in oracle.repeat(K):
         s1, s2 = fresh_g(oracle, batch), fresh_f(oracle, batch)
         s3 = s1 if coupled else fresh_g(oracle, batch)
-        at_z, at_y = oracle.mean(oracle.grad_g_y(x, z, s1), oracle.grad_f_y(x, y, s2) / lam + oracle.grad_g_y(x, y, s3))
-        V, U = keep(on, at_z, V), keep(on, at_y, U)
-        z, y = keep(on, z - a_z * V, z), keep(on, y - a_y * U, y)
+        p, q = (y, z) if betas is None else (y + betas[0] * (y - y_prev), z + betas[1] * (z - z_prev))
+        at_q, at_p = oracle.mean(oracle.grad_g_y(x, q, s1), oracle.grad_f_y(x, p, s2) / lam + oracle.grad_g_y(x, p, s3))
+        V, U = keep(on, at_q, V), keep(on, at_p, U)
+        y_prev, z_prev = y, z
+        z, y = keep(on, q - a_z * V, z), keep(on, p - a_y * U, y)
     return y, z, U, V
 
 
@@ -69,10 +85,15 @@ def penalty_gradient(
     return oracle.mean(oracle.grad_f_x(x, y, s4) + lam * (oracle.grad_g_x(x, y, s5) - oracle.grad_g_x(x, z, s6)))
 
 
-def lower_steps(oracle: Oracle, delta: Tensor, lam: float | Tensor, zeta: float | Tensor, K: int | Tensor) -> Tensor:
-    """K_t that make the penalty gradient exact to zeta where y and z are off by delta, the sum of squares; at least K."""
+def lower_steps(
+    oracle: Oracle, delta: Tensor, lam: float | Tensor, zeta: float | Tensor, K: int | Tensor, steps: Shrink = descent
+) -> Tensor:
+    """K_t that make the penalty gradient exact to zeta where y and z are off by delta, the sum of squares; at least K.
+
+    `steps(log_factor, L_g/mu)` divide delta by exp(log_factor).
+    """
     L_g, ratio = oracle.constant("L_g"), oracle.constant("L_gy") / oracle.constant("mu")
-    wanted = torch.ceil(8 * ratio * torch.log(4 * lam * L_g * delta.sqrt() / zeta))
+    wanted = torch.ceil(steps(2 * torch.log(4 * lam * L_g * delta.sqrt() / zeta), ratio)).to(delta.dtype)
     return torch.maximum(wanted, torch.as_tensor(K, dtype=wanted.dtype))
 
 

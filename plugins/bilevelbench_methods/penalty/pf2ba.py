@@ -134,8 +134,9 @@ class PF2BA(Perturbed):
     @classmethod
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
         """F2BA's powers of eps; r ~ eps, T_p ~ eps^-1/2."""
-        f2ba = F2BA.from_rate(constants, eps, scale).given()
-        return cls(eps=eps, r=0.1 * eps, T_p=math.ceil(4 / math.sqrt(2 * eps)), **f2ba)
+        exact = F2BA.from_rate(constants, eps, scale)
+        lower = {field: getattr(exact, field) for field in ("lam", "K", "eta_x", "a_y", "a_z")}
+        return cls(eps=eps, r=0.1 * eps, T_p=math.ceil(4 / math.sqrt(2 * eps)), **lower)
 
 
 def second_order_penalty(c: Constants, eps: float) -> float:
