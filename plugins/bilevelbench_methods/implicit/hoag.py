@@ -2,7 +2,7 @@
 
     y <- L-BFGS on g(x, .) from y until |g_y| <= tol_k |g_y(x0, y0)|
     v <- cg on H(x, y) v = f_y(x, y) from v until the residual is tol_k |f_y|
-    d <- f_x(x, y) - J(x, y) v;   F <- f(x, y);   s <- |x - x'|                      x', d', F': those of the last accepted point
+    d <- f_x(x, y) - J(x, y) v;   F <- f(x, y);   s <- |x - x'|                      x', d', F': of the last accepted point
     if F <= F' + tol_k/4 + (5/4) tol_{k-1} s - L s^2:  L <- 0.95 L                   more than enough: longer steps
     elif F >= F' + |F'|/5:  L <- 2 L;  x, y, v, d, F <- those before;  tol <- tol/2      worse: back
     x' <- x;   x <- x - d/L
