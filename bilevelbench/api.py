@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import itertools
 import linecache
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from bilevelbench.discovery.entry import Entry
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.discovery.registry import registry as installed
-from bilevelbench.display import shown
+from bilevelbench.display import Tell, shown
 from bilevelbench.engine.agents.leader import dismiss
 from bilevelbench.engine.loop import run_pack
 from bilevelbench.engine.record import PackResult
@@ -81,26 +81,37 @@ def run(
     trials = list({t.id: t for t in trials}.values())
     if folder is None and jobs:
         raise InvalidInput(f"jobs = {jobs} needs a folder for the results; set `out`")
-    whole, finished = PackResult(), 0
     with shown("trials", len(trials), progress, counted=True) as tell:
+        told = _adding_up(tell)
+        if folder is None:
+            return _run_here(trials, registry, told)
+        results = run_trials(
+            trials, Store(folder), registry, Execution(jobs=jobs), lambda done: told(done.trials, ", ".join(done.best))
+        )
+    return Results.of(results)
 
-        def told(done: int, what: str) -> None:
-            nonlocal finished
-            finished += done
-            tell(finished, what)
 
-        if folder is not None:
-            execution = Execution(jobs=jobs)
-            results = run_trials(
-                trials, Store(folder), registry, execution, lambda done: told(done.trials, ", ".join(done.best))
-            )
-            return Results.of(results)
-        try:
-            for pack in plan(trials, registry):
-                whole.extend(run_pack(pack, registry))
-                told(len(pack), f"{pack[0].algorithm.name} on {pack[0].problem.name}")
-        finally:
-            dismiss()
+def _adding_up(tell: Tell) -> Callable[[int, str], None]:
+    """Is told what was done since it was told last, and tells of all of it."""
+    finished = 0
+
+    def told(done: int, what: str) -> None:
+        nonlocal finished
+        finished += done
+        tell(finished, what)
+
+    return told
+
+
+def _run_here(trials: list[Trial], registry: Registry, told: Callable[[int, str], None]) -> Results:
+    """In this process, without a folder."""
+    whole = PackResult()
+    try:
+        for pack in plan(trials, registry):
+            whole.extend(run_pack(pack, registry))
+            told(len(pack), f"{pack[0].algorithm.name} on {pack[0].problem.name}")
+    finally:
+        dismiss()
     return Results(runs_of(whole.runs).to_pandas(), curve_of(whole.curve.columns).to_pandas(), [])
 
 

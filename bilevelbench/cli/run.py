@@ -83,11 +83,15 @@ def run(
         trials = list({trial.id: trial for part in parts for trial in part}.values())
         if not trials:
             raise InvalidInput("this plan has no trials: no method meets any problem; name others with -a and -p")
-        command = "bilevelbench " + shlex.join(sys.argv[1:])
         with workers:
-            results = run_with_progress(trials, out, workers, command, _experiments(plans, parts))
+            results = run_with_progress(trials, out, workers, _command(), _experiments(plans, parts))
         if failed(results.runs).all():
             raise typer.Exit(1)
+
+
+def _command() -> str:
+    """As it was typed."""
+    return "bilevelbench " + shlex.join(sys.argv[1:])
 
 
 def _experiments(plans: Sequence[Suite], parts: Sequence[Sequence[Trial]]) -> list[Experiment]:
