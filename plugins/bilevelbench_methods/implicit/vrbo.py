@@ -14,8 +14,8 @@ for bilevel optimization", NeurIPS 2021.
 
 Our choices: D, Q, the batch and the steps; the default period and large batch: (n+m)/(2 batch) and the whole sums of a
 finite sum, as in SRBA, and batch and batch^2 elsewhere. The powers of `from_rate` are those that are usual for SPIDER: for
-accuracy eps large batches ~ eps^-2, small ones and a period ~ eps^-1, and constant steps. A public program evaluates both points at the new x: its
-differences miss the move of x, and what it follows drifts away until the next refresh.
+accuracy eps large batches ~ eps^-2, small ones and a period ~ eps^-1, and constant steps. A public program evaluates both
+points at the new x: its differences miss the move of x, and what it follows drifts away until the next refresh.
 """
 
 from __future__ import annotations
