@@ -31,7 +31,13 @@ class AmIGO(Decreasing):
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     reports = "random"
     claims: ClassVar[tuple[Claim, ...]] = (
-        claimed("deterministic", 2, "Arbel, Mairal 2022", kappa_exp=4, kappa_source="other paper"),
+        claimed(
+            "deterministic",
+            2,
+            "Arbel, Mairal 2022, as a later paper quotes it",
+            kappa_exp=4,
+            kappa_source="other paper",
+        ),
         claimed("full", 4, "Arbel, Mairal 2022"),
     )
 

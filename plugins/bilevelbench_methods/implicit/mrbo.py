@@ -10,11 +10,11 @@
 
 with a_k = a (k+1)^-power, b_k = b (k+1)^-power and w_k = min(1, w (k+1)^(-2 power)). Yang, Ji, Liang, "Provably faster
 algorithms for bilevel optimization", NeurIPS 2021. The old point has a Neumann recursion of its own, with the same Q samples.
-For a known number of steps T the steps are constants ~ T^-1/3, the weight ~ T^-2/3 and Q ~ kappa log T (`from_horizon`).
 
 Our choices: one weight for u and h; J has a sample of its own, where a public program takes that of g_y; the default steps,
-w and Q. That program starts from x' = y' = u = h = 0, so its first step goes along a difference from the origin; here the
-first step has no old point.
+w and Q. The powers are those that are usual for STORM, power = 1/3; for a known number of steps T constant steps ~ T^-1/3, a
+weight ~ T^-2/3 and Q ~ kappa log T (`from_horizon`). That program starts from x' = y' = u = h = 0, so its first step goes along
+a difference from the origin; here the first step has no old point.
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@
 
 So y makes D moves and u and h are corrected D+1 times: for the move of x first, for the last move of y at the end, so that
 the differences add up to u and h at the pair with which the next step begins. Yang, Ji, Liang, "Provably faster algorithms
-for bilevel optimization", NeurIPS 2021. For accuracy eps the large batches are ~ eps^-2, the small ones and the period
-~ eps^-1, and the steps constant (`from_rate`).
+for bilevel optimization", NeurIPS 2021.
 
 Our choices: D, Q, the batch and the steps; the default period and large batch: (n+m)/(2 batch) and the whole sums of a
-finite sum, as in SRBA, and batch and batch^2 elsewhere. A public program evaluates both points at the new x: its
-differences miss the move of x, and what it follows drifts away until the next refresh.
+finite sum, as in SRBA, and batch and batch^2 elsewhere. The powers of `from_rate` are those that are usual for SPIDER: for
+accuracy eps large batches ~ eps^-2, small ones and a period ~ eps^-1, and constant steps. A public program evaluates both
+points at the new x: its differences miss the move of x, and what it follows drifts away until the next refresh.
 """
 
 from __future__ import annotations
