@@ -94,9 +94,9 @@ def penalty(
 ) -> tuple[Vector, Vector, Vector]:
     """n steps of y and of z, one after the other, and the penalty's gradient there: (y, z, d).
 
-    With mu, of Nesterov's method for condition numbers 1/(a_z mu) of z and 2/(a_y mu) of y, a = lam eta.
+    With mu, of Nesterov's method for condition numbers 2/(a_z mu) of z and 2/(a_y mu) of y, a = lam eta.
     """
-    root_z, root_y = (1, 1) if mu is None else (1 / math.sqrt(lam * eta_z * mu), math.sqrt(2 / (lam * eta_y * mu)))
+    root_z, root_y = (1 if mu is None else math.sqrt(2 / (lam * eta * mu)) for eta in (eta_z, eta_y))
     before = z
     for _ in range(n):
         q = z + (root_z - 1) / (root_z + 1) * (z - before)

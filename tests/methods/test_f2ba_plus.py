@@ -53,6 +53,15 @@ def test_switched_off_they_are_f2ba_and_acc_f2ba_to_the_last_bit():
         assert torch.equal(off.x, plain_run.x)
 
 
+def test_defaults_converge_and_steps_of_their_own_for_z_do_not():
+    """lam times what y and z are off: it cancels only where both follow x alike."""
+    runs = {}
+    for text in ("f2ba_plus", "f2ba_plus[a_z=1]"):  # 1/(2 L_g), and 1/L_g
+        (runs[text],) = bilevelbench.run(text, "quadratic", steps=100).runs.itertuples()
+    assert (runs["f2ba_plus"].status, runs["f2ba_plus[a_z=1]"].status) == ("budget", "diverged")
+    assert runs["f2ba_plus"].grad_phi < 1
+
+
 # ---- what momentum is worth
 
 
@@ -112,7 +121,7 @@ def test_presets_take_the_root_of_the_condition_number_and_the_steps_of_momentum
     k = 4 * 1.5 / 1.5e-2
     made = F2BAPlus.from_rate(mild, 0.1)
     assert math.ceil(math.sqrt(k) * (math.log(20) / 2 + math.log1p(k))) == made.K
-    assert (made.a_y, made.a_z, made.momentum) == (1 / 3, 1 / 1.5, "nesterov")
+    assert (made.a_y, made.a_z, made.momentum) == (1 / 3, 1 / 3, "nesterov")
     theory, exact = F2BAPlus.from_theory(mild, 0.1), F2BA.from_theory(mild, 0.1)
     assert (theory.lam, theory.eta_x) == (exact.lam, exact.eta_x)
     assert theory.K < exact.K / 5

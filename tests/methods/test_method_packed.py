@@ -31,7 +31,7 @@ METHODS = {
     "f2sa": "f2sa[lam={gam},T_in={n},lam_power={power},step_power={decay},k0={k0},xi={xi}]",
     "f2ba": "f2ba[lam={gam},K={n},eta_x={eta}]",
     "f2ba_released": "f2ba_released[lam={gam},K={n},eta_x={eta}]",
-    "f2ba_plus": "f2ba_plus[lam={gam},K={n},eta_x={eta},a_y={a}]",
+    "f2ba_plus": "f2ba_plus[lam={gam},K={n},eta_x={eta}]",
     "acc_f2ba_plus": "acc_f2ba_plus[lam={gam},K={n},eta_x={eta},theta={barrier}]",
     "f2sa_p": "f2sa_p[p=3,lam={gam},K={n},eta_x={eta},a={a},B_in={n},B_out={m}]",
     "f2sa_p_normalised": "f2sa_p[p=4,lam={gam},K={n},eta_x={eta},normalise=true,B_in=none,B_out=none]",

@@ -17,20 +17,8 @@ from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.trial import Schedule
 
 METHODS = [
-    "aid",
-    "ba",
-    "bome",
-    "f2ba",
-    "f2ba_released",
-    "f2sa",
-    "g_pbgd",
-    "itd",
-    "pbgd",
-    "pzobo",
-    "f2ba_plus",
-    "hjfbio",
-    "meha",
-]
+    "aid", "ba", "bome", "f2ba", "f2ba_released", "f2sa", "g_pbgd", "itd", "pbgd", "pzobo", "f2ba_plus", "hjfbio", "meha",
+]  # fmt: skip
 THEORY = ["aid", "f2ba", "itd", "pbgd", "f2ba_plus"]
 RATE = ["aid", "ba", "f2ba", "f2sa", "itd", "pbgd", "f2ba_plus", "hjfbio"]
 HORIZON = ["bome", "pzobo"]

@@ -48,7 +48,7 @@ class AccF2BA(LowerPair, Restarted):
     """lower-level steps; with zeta the fewest"""
 
     def resolve(self, constants: Constants) -> Self:
-        return self.fill(constants, eta_x=lambda c: 1 / (4 * c.L_phi), **self.lower_rules(constants))
+        return self.fill_lower(constants, eta_x=lambda c: 1 / (4 * c.L_phi))
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         delta: float | Tensor | None = self.delta0

@@ -55,7 +55,7 @@ class F2BA(LowerPair):
     """x-step; default 1/(2 L_phi)"""
 
     def resolve(self, constants: Constants) -> Self:
-        return self.fill(constants, eta_x=lambda c: 1 / (2 * c.L_phi), **self.lower_rules(constants))
+        return self.fill_lower(constants, eta_x=lambda c: 1 / (2 * c.L_phi))
 
     def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
         unknown = torch.full_like(x0[..., :1], torch.nan)

@@ -8,8 +8,9 @@ from z_prev = z and y_prev = y in every outer step. It is `f2ba[momentum=nestero
 `penalty/lower_pair.py`. Chen, Zhang, "On the condition number dependency in bilevel optimization", 2025: the lower level takes
 sqrt(kappa) log(lam kappa) steps instead of kappa log(lam kappa), so that kappa^4 becomes kappa^(7/2). The weights ask for mu.
 
-Our choices: momentum is lost at every outer step, where the authors' program keeps it; the number of lower-level steps in the
-presets, from (1 + k)(1 - 1/sqrt(k))^n, k = 4 L_g/mu, in place of F2BA's (1 - 1/k)^n; the answer is that of F2BA.
+Our choices: momentum is lost at every outer step, where the authors' program keeps it; y and z have the same steps and weights,
+without which the default K diverges; the number of lower-level steps in the presets, from (1 + k)(1 - 1/sqrt(k))^n,
+k = 4 L_g/mu, in place of F2BA's (1 - 1/k)^n; the answer is that of F2BA.
 """
 
 from __future__ import annotations

@@ -5,16 +5,18 @@
 
 z_prev = z and y_prev = y at the start of every outer step: momentum is lost there, while z and y are kept.
 
-    beta = (1 - r)/(1 + r), at least 0,   r = sqrt(a m),   m = mu for z and mu/2 for y:
+    beta = (1 - r)/(1 + r), at least 0,   r = sqrt(a mu/2):
 
-g is mu-strongly convex in y, and f/lam + g is so with mu/2 where lam >= 2 L_f/mu. For the default steps a_z = 1/L_g and
-a_y = 1/(2 L_g) it is Nesterov's (sqrt(k) - 1)/(sqrt(k) + 1), with k = L_g/mu for z and k = 4 L_g/mu for y.
+where lam >= 2 L_f/mu, f/lam + g is mu/2-strongly convex and 2 L_g-smooth in y. For the default steps 1/(2 L_g) that is
+Nesterov's (sqrt(k) - 1)/(sqrt(k) + 1) with k = 4 L_g/mu. g alone would allow z a step of 1/L_g and k = L_g/mu. But lam
+multiplies what y and z are still off in d = f_x + lam (g_x(x, y) - g_x(x, z)), and that cancels only as far as both follow x
+alike: with K = 10 and steps of their own the method diverges already on the default quadratic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -34,16 +36,16 @@ class LowerPair(Algorithm):
     a_y: PositiveFloat | None = None
     """effective step of y; default 1/(2 L_g)"""
     a_z: PositiveFloat | None = None
-    """effective step of z; default 1/(2 L_g), with momentum 1/L_g"""
+    """effective step of z; default 1/(2 L_g)"""
     momentum: Literal["off", "nesterov"] = "off"
     """of the lower-level steps"""
 
-    def lower_rules(self, constants: Constants) -> dict[str, Callable[[Constants], float]]:
-        """For `fill`."""
-        plain = self.momentum == "off"
-        if not plain and constants.get("mu") is None:
+    def fill_lower(self, constants: Constants, **rules: Callable[[Constants], float]) -> Self:
+        """`fill` by these rules and those of the lower-level steps."""
+        filled = self.fill(constants, **rules, a_y=lambda c: 1 / (2 * c.L_gy), a_z=lambda c: 1 / (2 * c.L_gy))
+        if self.momentum == "nesterov" and constants.get("mu") is None:
             raise MissingConstant("mu", constants.problem, f"{self.name}'s lower-level momentum")
-        return {"a_y": lambda c: 1 / (2 * c.L_gy), "a_z": lambda c: 1 / ((2 if plain else 1) * c.L_gy)}
+        return filled
 
     def lower_level(
         self, oracle: Oracle, x: Tensor, y: Tensor, z: Tensor, K: int | Tensor
@@ -51,14 +53,14 @@ class LowerPair(Algorithm):
         """y, z and the last U, V."""
         betas = None
         if self.momentum == "nesterov":
-            mu = oracle.constant("mu")
-            betas = _beta(self.a_y, mu / 2, y), _beta(self.a_z, mu, z)
+            half = oracle.constant("mu") / 2
+            betas = _beta(self.a_y, half, y), _beta(self.a_z, half, z)
         return pen_pair(oracle, x, y, z, K, self.lam, self.a_y, self.a_z, betas=betas)
 
     def steps_to_shrink(self, log_factor: float | Tensor, ratio: float | Tensor) -> Tensor:
         """Enough, with the default steps, to divide the squared distances of y and z from their limits by exp(log_factor).
 
-        ratio = L_g/mu. With k = 4 ratio of y, Nesterov's bound is (1 + k) (1 - 1/sqrt(k))^n.
+        ratio = L_g/mu. With k = 4 ratio, Nesterov's bound is (1 + k) (1 - 1/sqrt(k))^n.
         """
         if self.momentum == "off":
             return descent(log_factor, ratio)
