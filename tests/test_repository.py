@@ -66,8 +66,15 @@ def test_modules_and_functions_stay_short(path):
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 350
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    lengths = {node.name: node.end_lineno - node.lineno + 1 for node in functions}
-    assert {name: length for name, length in lengths.items() if length > 50} == {}
+    assert {node.name: code_lines(node) for node in functions if code_lines(node) > 50} == {}
+
+
+def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Without the signature and the docstring: what a function with many options has to say first."""
+    first, *rest = function.body
+    is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    body = rest if is_docstring and rest else function.body
+    return function.end_lineno - body[0].lineno + 1
 
 
 def test_no_two_public_classes_of_the_core_share_a_name():

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Results(schema.Results):
+class ShownResults(schema.Results):
     """`runs` has one row per trial, `curve` one per evaluation; `table()`, `ranking()` and `plot()` read them for you."""
 
     @classmethod
-    def of(cls, results: schema.Results) -> Results:
+    def of(cls, results: schema.Results) -> ShownResults:
         return cls(results.runs, results.curve, results.records, results.warnings, results.copies)
 
     def table(self, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
@@ -74,6 +74,10 @@ class Results(schema.Results):
         if len(board) > 1:
             parts += [f"<p>{html.escape(RANKING)}</p>", board.to_html(index=False)]
         return "\n".join(parts)
+
+
+#: Its public name.
+Results = ShownResults
 
 
 class ShownSolution:

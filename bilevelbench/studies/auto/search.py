@@ -30,7 +30,7 @@ from bilevelbench.model.instance import Instance
 from bilevelbench.model.lanes import take
 from bilevelbench.oracle.meter import Spent
 from bilevelbench.plan.trial import Budget
-from bilevelbench.studies.auto.contenders import Contender, Setting
+from bilevelbench.studies.auto.contenders import Contender, TriedSetting
 from bilevelbench.studies.auto.judge import Judge
 
 SHARE = 0.25
@@ -45,7 +45,7 @@ Tell = Callable[[float | None, str], None]
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchOutcome:
     """The chosen method, where it has come to, what the search has spent, what it has tried, and a sentence on it.
 
     `steps` are the method's x-steps that were found by the search.
@@ -64,7 +64,7 @@ class Found:
 class _Runner:
     """The settings of one method: a lane each."""
 
-    settings: list[Setting]
+    settings: list[TriedSetting]
     pack: PreparedPack
     state: Any
     step: int = 0
@@ -114,7 +114,7 @@ class _Runner:
         self.settings, self.told = [self.settings[i] for i in stay], [self.told[i] for i in stay]
 
 
-_Best = tuple[_Runner, Setting, float]
+_Best = tuple[_Runner, TriedSetting, float]
 
 
 class Search:
@@ -130,7 +130,7 @@ class Search:
         self._best: _Best | None = None  # after the last round
 
     @torch.no_grad()
-    def __call__(self, contenders: Sequence[Contender]) -> Found:
+    def __call__(self, contenders: Sequence[Contender]) -> SearchOutcome:
         """Ctrl-C ends it with what there is."""
         try:
             return self._found(*self._searched(contenders))
@@ -139,7 +139,7 @@ class Search:
             return dataclasses.replace(found, is_interrupted=True)
 
     @torch.no_grad()
-    def unsearched(self, contenders: Sequence[Contender]) -> Found:
+    def unsearched(self, contenders: Sequence[Contender]) -> SearchOutcome:
         """The first setting at the start, with a short step."""
         x, y = self._given_start()
         settings = contenders[0].settings(_size(x) * _MOVES[-2], self._instance.constants)
@@ -147,7 +147,7 @@ class Search:
         return self._found(runner, settings[0], math.nan)
 
     @torch.no_grad()
-    def gentler(self, found: Found, spent: Spent) -> Found:
+    def gentler(self, found: SearchOutcome, spent: Spent) -> SearchOutcome:
         """From where the search has ended with a tenth of the x-step, after a run that has diverged and cost `spent`."""
         steps = {name: getattr(found.method, name) / 10 for name in found.steps}
         method = type(found.method).model_validate({**found.method.given(), **steps})
@@ -220,7 +220,7 @@ class Search:
 
     # ------------------------------------------------------------------------------------------------ the race
 
-    def _runner(self, settings: list[Setting], x: Tensor, y: Tensor, budget: float) -> _Runner:
+    def _runner(self, settings: list[TriedSetting], x: Tensor, y: Tensor, budget: float) -> _Runner:
         lanes = len(settings)
         methods = [setting.method for setting in settings]
         pack = PreparedPack(self._instance.apart(), methods, [self._seed] * lanes, [budget] * lanes)
@@ -288,16 +288,16 @@ class Search:
             if row["round"] == self._rows[-1]["round"] and row["setting"] in titles:
                 row["goes_on"] = True
 
-    def _found(self, runner: _Runner, setting: Setting, score: float) -> Found:
+    def _found(self, runner: _Runner, setting: TriedSetting, score: float) -> SearchOutcome:
         spent = self._spent
         if self._rows:
             self._mark([setting.title])
         state = take(runner.state, torch.tensor([runner.settings.index(setting)]))
         table = pd.DataFrame(self._rows, columns=["round", "setting", "steps", "cost", "score", "goes_on"])
         said = self._sentence(setting, score, spent)
-        return Found(setting.method, Begun(state, runner.step), spent, table, said, setting.steps)
+        return SearchOutcome(setting.method, Begun(state, runner.step), spent, table, said, setting.steps)
 
-    def _sentence(self, setting: Setting, score: float, spent: Spent) -> str:
+    def _sentence(self, setting: TriedSetting, score: float, spent: Spent) -> str:
         tried = len({row["setting"] for row in self._rows if row["round"] > 1})
         if not tried:
             why = (
