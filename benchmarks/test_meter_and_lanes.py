@@ -18,6 +18,7 @@ from bilevelbench_problems import RidgeAbalone
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.loop import run_pack
 from bilevelbench.engine.setup import PreparedPack
+from bilevelbench.model.queries import QUERIES
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.trial import Budget, Spec
 from bilevelbench.plan.trials import make_trial
@@ -37,7 +38,7 @@ class Stepper:
         self.pack = PreparedPack(instance, grid, range(trials), [1e15] * trials, wide=True)
         oracle = self.pack.oracle
         if raw:
-            for query in F2BA.uses:  # the method names a sample, here always None
+            for query in F2BA.uses & QUERIES.keys():  # the method names a sample, here always None
                 setattr(oracle, query, lambda x, y, sample, ask=instance._raw[query]: ask(x, y))
             oracle.repeat = lambda times: iter([True] * 10)
             oracle.mean = lambda *tensors: tensors if len(tensors) > 1 else tensors[0]
