@@ -72,14 +72,14 @@ def own_problem(
     x0: Any,
     y0: Any,
     *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
     data_f: Any = None,
     data_g: Any = None,
     constants: Mapping[str, Constant | float] | None = None,
     metrics: Mapping[str, Function] | None = None,
     mu_at: Function | None = None,
     x_limit: float | None = None,
-    device: str | torch.device | None = None,
-    dtype: str | torch.dtype | None = None,
 ) -> OwnProblem:
     """The same with the shapes of its variables, and no constant but those that are given."""
     x, y = (Variables(name, placed_tree(start, device, dtype)) for name, start in (("x0", x0), ("y0", y0)))

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
 from bilevelbench import Rows
+from bilevelbench_problems.common import spread
 
 CACHED_SCORES = 72_000  # eight lanes of the digits: as many as stay in the processor's cache
 
@@ -168,6 +170,20 @@ class Dense:
     def bend(self) -> float:
         """A bound on the third derivative."""
         return self.link.third * float(self.A.norm(dim=1).max()) * self.top()
+
+
+def cleaned_by(train: Any, val: Loss) -> dict[str, Callable[..., Tensor]]:
+    """The functions of a cleaning problem: g weighs the losses of `train` by x, and f is the loss on `val`, without x."""
+    return {
+        "f": lambda x, y, rows=None: spread(val.value(train.matrix(y), rows), x),
+        "g": train.value,
+        "grad_f_x": lambda x, y, rows=None: spread(torch.zeros_like(x), y),
+        "grad_f_y": lambda x, y, rows=None: spread(val.gradient(train.matrix(y), rows).flatten(-2), x),
+        "grad_g_x": train.by_weight,
+        "grad_g_y": train.gradient,
+        "hvp_g_yy": train.hvp,
+        "jvp_g_xy": train.jvp,
+    }
 
 
 def solve(train: Dense, d: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,8 +38,8 @@ from pydantic import Field, PositiveFloat
 from torch import Generator, Tensor
 
 from bilevelbench import Constant, FiniteSum, Instance, Problem, bound, estimated, exact
-from bilevelbench_problems.common import joint_norm, spread
-from bilevelbench_problems.cross_entropy import Dense, Loss, Softmax, solve
+from bilevelbench_problems.common import joint_norm
+from bilevelbench_problems.cross_entropy import Dense, Loss, Softmax, cleaned_by, solve
 from bilevelbench_problems.logreg import LogReg, LogRegDigits, LogRegIris
 from bilevelbench_problems.weighted_cross_entropy import Weighted
 
@@ -72,14 +72,7 @@ class Cleaning(Problem):
             return (x < 0).sum(-1, keepdim=True)
 
         return Instance(
-            f=lambda x, y, rows=None: spread(val.value(train.matrix(y), rows), x),
-            g=train.value,
-            grad_f_x=lambda x, y, rows=None: spread(torch.zeros_like(x), y),
-            grad_f_y=lambda x, y, rows=None: spread(val.gradient(train.matrix(y), rows).flatten(-2), x),
-            grad_g_x=train.by_weight,
-            grad_g_y=train.gradient,
-            hvp_g_yy=train.hvp,
-            jvp_g_xy=train.jvp,
+            **cleaned_by(train, val),
             x0=self._x0(train.n),
             y0=torch.zeros(1, self.classes * train.p),
             constants=self._constants(),

@@ -41,8 +41,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Constant, FiniteSum, Instance, Problem, Rows, bound, dot, estimated, exact, norm
-from bilevelbench_problems.common import joint_norm, spread
-from bilevelbench_problems.cross_entropy import Dense, Loss, Softmax, solve
+from bilevelbench_problems.common import joint_norm
+from bilevelbench_problems.cross_entropy import Dense, Loss, Softmax, cleaned_by, solve
 from bilevelbench_problems.label_cleaning import Cleaned
 from bilevelbench_problems.sources import Estimator, Sources, dealt, garbage_weight, means, of_rows, turn
 
@@ -80,14 +80,7 @@ class SourceCleaningLinear(Problem):
         val, test = (Loss(train.link, *part, dtype) for part in clean)
         target = torch.eye(self.sources)[0]
         return Instance(
-            f=lambda x, y, rows=None: spread(val.value(train.matrix(y), rows), x),
-            g=train.value,
-            grad_f_x=lambda x, y, rows=None: spread(torch.zeros_like(x), y),
-            grad_f_y=lambda x, y, rows=None: spread(val.gradient(train.matrix(y), rows).flatten(-2), x),
-            grad_g_x=train.by_weight,
-            grad_g_y=train.gradient,
-            hvp_g_yy=train.hvp,
-            jvp_g_xy=train.jvp,
+            **cleaned_by(train, val),
             x0=torch.zeros(1, self.sources),
             y0=torch.zeros(1, self.classes * self.features),
             constants=_constants(self),
