@@ -172,7 +172,7 @@ class Dense:
         return self.link.third * float(self.A.norm(dim=1).max()) * self.top()
 
 
-def cleaned_by(train: Any, val: Loss) -> dict[str, Callable[..., Tensor]]:
+def cleaned_by(train: Any, val: Loss) -> dict[str, Any]:
     """The functions of a cleaning problem: g weighs the losses of `train` by x, and f is the loss on `val`, without x."""
     return {
         "f": lambda x, y, rows=None: spread(val.value(train.matrix(y), rows), x),
