@@ -138,7 +138,7 @@ def plain_prahgd(p: Plain, c: Constants, steps: int, D, N, a, beta, n0=0, zeta=N
 PLAIN = {"acc_f2ba": plain_acc, "acc_f2ba_plus": functools.partial(plain_acc, plus=True), "prahgd": plain_prahgd}
 LOWER = {
     "acc_f2ba": {"lam": 50.0, "K": 4, "a_y": 0.2, "a_z": 0.3},
-    "acc_f2ba_plus": {"lam": 50.0, "K": 4, "a_y": 0.3, "a_z": 0.3},
+    "acc_f2ba_plus": {"lam": 50.0, "K": 12, "a_y": 0.4, "a_z": 0.3},
     "prahgd": {"D": 3, "N": 2, "a": 0.3, "beta": 0.4},
 }
 #: shrinking threshold as in the experiments, and a fixed one as in the theorem
