@@ -536,12 +536,12 @@ def test_solve_gives_what_the_plugin_problem_gives(method):
 
 
 def test_tune_finds_what_the_grid_has():
-    tuned = bilevelbench.tune("aid[eta_x=1e-3,0.1,1e3]", "quadratic[dim_x=4,dim_y=6]", steps=20)
-    assert tuned.best["eta_x"] == 0.1
+    tuned = bilevelbench.tune("aid[eta_x=1e-6,1e-3,1e3]", "quadratic[dim_x=4,dim_y=6]", steps=20)
+    assert tuned.best["eta_x"] == 1e-3
     table = tuned.table()
     assert len(table) == len(tuned.results.runs) == 3
     assert table["phi"].is_monotonic_increasing
-    assert table["eta_x"].iloc[0] == 0.1
+    assert table["eta_x"].iloc[0] == 1e-3
     assert table["phi"].iloc[0] == tuned.score == tuned.results.runs["phi"].min()
 
 

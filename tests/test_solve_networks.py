@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bilevelbench
 from bilevelbench import InvalidInput
 from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.studies.auto.search import Search
 
 
 def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -162,6 +165,26 @@ def test_a_network_without_steps_or_constants(f, g, x0, y0, weights):
     assert learned[:20].mean() + 0.05 < learned[20:].mean()
     tried = got.search[got.search["round"] > 1]["setting"]
     assert {setting.partition("[")[0] for setting in tried} == {"aid", "f2ba"}
+
+
+@pytest.mark.slow  # its quick form is the test above
+def test_a_network_with_all_the_defaults_takes_seconds_and_little_beside_the_method(monkeypatch):
+    spent = []
+
+    def timed(self, contenders, search=Search.__call__):
+        began = time.perf_counter()
+        found = search(self, contenders)
+        spent.append(time.perf_counter() - began)
+        return found
+
+    monkeypatch.setattr(Search, "__call__", timed)
+    began, busy = time.perf_counter(), time.process_time()
+    got = bilevelbench.solve(module_f, module_g, {"weights": ZERO}, network(), data_f=VALID, data_g=TRAIN)
+    took, worked = time.perf_counter() - began, time.process_time() - busy
+    assert got.steps == 1000
+    assert got.f < 0.5 * trained(ZERO)
+    assert worked < 30
+    assert took - sum(spent) - got.curve["seconds"].iloc[-1] < 0.1 * took
 
 
 def test_a_search_among_methods_that_sample():

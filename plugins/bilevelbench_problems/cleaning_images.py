@@ -25,6 +25,7 @@ x0 alone, by a power iteration in float32. Delta and R are bounds: y*(x0) is kno
 from __future__ import annotations
 
 import functools
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -70,8 +71,8 @@ class _CleaningImages(Cleaning):
             raise ValueError(f"corruption = {self.corruption:g}: {reason}; take a number between 0 and 1")
         return self
 
-    def _images(self) -> Images:
-        raise NotImplementedError
+    @abstractmethod
+    def _images(self) -> Images: ...
 
     def _x0(self, n: int) -> Tensor:
         return torch.full((1, n), self.start)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -105,9 +106,9 @@ class _Distill(Problem):
             )
         return A[torch.stack(chosen, 1).flatten()].reshape(1, -1)
 
+    @abstractmethod
     def _data(self) -> tuple[Part, Part]:
         """Real training rows and test rows with their labels, in float64."""
-        raise NotImplementedError
 
 
 class DistillDigits(_Distill):

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -91,12 +92,12 @@ class Cleaning(Problem):
     def _x0(self, n: int) -> Tensor:
         return torch.zeros(1, n)
 
+    @abstractmethod
     def _data(self) -> Parts:
         """Training, validation and test set in float64, and which labels of the first are wrong, (n,)."""
-        raise NotImplementedError
 
-    def _constants(self) -> dict[str, Constant]:
-        raise NotImplementedError
+    @abstractmethod
+    def _constants(self) -> dict[str, Constant]: ...
 
 
 class _Small(Cleaning):

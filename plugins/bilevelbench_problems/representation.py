@@ -35,6 +35,7 @@ Metric `test_accuracy`: of fresh heads by ridge regression, trained on the suppo
 from __future__ import annotations
 
 import functools
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -126,9 +127,9 @@ class _Representation(Problem):
         g = Heads(made, link, tasks.support, tasks.support_targets, dtype, float(self.tasks), self.l2)
         return Heads(made, link, tasks.query, tasks.query_targets, dtype), g
 
+    @abstractmethod
     def _classes(self) -> tuple[Tensor, Tensor]:
         """Images for training and for tests, (classes, drawings, pixels) in float64."""
-        raise NotImplementedError
 
 
 class RepresentationOmniglot(_Representation):

@@ -11,6 +11,7 @@ products are one joint query; f_x and f_y belong to one sample of f.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
@@ -195,9 +196,9 @@ class ThreeEquations(Steps):
         a, b = self.a * decay, self.b * decay
         return State(x=s.x - b * D.x, y=s.y - a * D.y, v=self.confined(s.v - a * D.v), k=s.k + 1, memory=memory)
 
+    @abstractmethod
     def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, Any]:
         """The directions at the state's point, and what is to be remembered of them."""
-        raise NotImplementedError
 
     def directions(self, oracle: Oracle, at: Triple, xi: Sample | None, zeta: Sample | None) -> Triple:
         """(D_x, D_y, D_v) of these samples, at one point."""
@@ -246,9 +247,9 @@ class Recursive(SingleLoop):
             new = (D + change).kept(on, new)
         return new, (new, s.at)
 
+    @abstractmethod
     def refreshes(self, s: State, oracle: Oracle) -> Tensor:
         """(L, 1) bool: the lanes whose directions are made anew in this step."""
-        raise NotImplementedError
 
     def refreshed(self, at: Triple, oracle: Oracle) -> Triple:
         return directions(oracle, at, None, None)
