@@ -314,8 +314,4 @@ class Search:
 
 def _size(x: Tensor) -> float:
     """1 + |x|, as a root mean square, for a vector of that many numbers."""
-<<<<<<< HEAD
     return float((1 + x.square().mean().sqrt()) * x.numel() ** 0.5)
-=======
-    return (1 + float(x.square().mean().sqrt())) * math.sqrt(x.numel())
->>>>>>> auto
