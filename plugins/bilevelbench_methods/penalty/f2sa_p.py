@@ -109,8 +109,7 @@ class F2SAp(Algorithm):
         g_x = oracle.grad_g_x(x, Y, fresh_g(oracle, self.B_out))
         d = over_points(w[zero:] * j[zero:] * f_x) + self.lam * over_points(w * g_x)
         if self.normalise:
-            size = norm(d)
-            d = keep(size > 0, d / size, d)
+            d = keep(norm(d) > 0, d / norm(d), d)
         y = Y[0] if zero else (Y[count // 2 - 1] + Y[count // 2]) / 2
         return State(x=x - self.eta_x * d, y=y, nodes=Y)
 
@@ -127,6 +126,5 @@ class F2SAp(Algorithm):
         c, ratio = constants, constants.L_gy / constants.mu
         lam = scale * max(2.0, (p + 1) * c.L_f / c.mu) * eps ** (-1 / p)
         K = max(1, math.ceil(descent(math.log(lam / eps) / 2, ratio)))
-        B_out = whole(cls.name, batch_out(c, eps, lam), c, eps, lam)
-        B_in = whole(cls.name, 4 * B_out, c, eps, lam)
+        B_in, B_out = (whole(cls.name, n * batch_out(c, eps, lam), c, eps, lam) for n in (4, 1))
         return cls(p=p, lam=lam, K=K, B_in=B_in, B_out=B_out, eta_x=0.4 / c.L_phi).resolve(c)
