@@ -197,7 +197,7 @@ class ThreeEquations(Steps):
         return State(x=s.x - b * D.x, y=s.y - a * D.y, v=self.confined(s.v - a * D.v), k=s.k + 1, memory=memory)
 
     def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, Any]:
-        """The directions at the state's point, and what is to be remembered of them; a method with a step of its own has none."""
+        """The directions at the state's point, and what is to be remembered; a method with a step of its own has none."""
         raise NotImplementedError
 
     def directions(self, oracle: Oracle, at: Triple, xi: Sample | None, zeta: Sample | None) -> Triple:
