@@ -295,8 +295,8 @@ def test_bad_parameter_is_refused_in_words_before_the_run(text, sentence):
 @pytest.mark.parametrize("N", [1, 10])
 def test_cg_that_meets_non_positive_curvature_makes_no_nan(N, s):
     run = row(f"aid[solver=cg,N={N}]", Indefinite(s=s), steps=30)
-    assert run.status == "budget"
-    assert math.isfinite(run.last_phi)
+    assert run.status == "budget"  # with a NaN in x or y it would have diverged
+    assert run.certificate == "not convex"
 
 
 @pytest.mark.parametrize("dense", [100, 0])
