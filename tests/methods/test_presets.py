@@ -241,16 +241,18 @@ def test_preset_names_the_constant_that_it_lacks(name, preset):
             getattr(cls(name), preset)(Constants({}, "bare"), 10)
 
 
-def test_solve_estimates_what_the_lower_level_needs_and_names_what_the_upper_level_lacks():
+def test_solve_estimates_what_the_lower_level_needs_and_searches_the_x_step():
     def g(x, y):
         return 0.5 * ((y - x) ** 2).sum()
 
     def f(x, y):
         return 0.5 * (y**2).sum()
 
-    with pytest.raises(MissingConstant, match=r"'L_g' \(needed for f2ba's default eta_x\)"):
-        bilevelbench.solve(f, g, torch.ones(2), torch.zeros(2), "f2ba", steps=5)
+    found = bilevelbench.solve(f, g, torch.ones(2), torch.zeros(2), "f2ba", steps=5)
+    assert found.params["eta_x"] > 0
+    assert "was the best of" in found.message
     solution = bilevelbench.solve(f, g, torch.ones(2), torch.zeros(2), "f2ba", steps=5, eta_x=0.1)
+    assert solution.params["eta_x"] == 0.1
     assert solution.params["a_y"] == pytest.approx(0.5, rel=1e-5)
 
 
