@@ -73,7 +73,7 @@ class Loops:
         left stays out, and is not charged.
         """
         self._check_lanes("until: a mask", going)
-        still = torch.ones(self.L, 1, dtype=torch.bool)
+        still = torch.ones(self.L, 1, dtype=torch.bool, device=going.device)
         rounds = self.repeat(most)
         try:
             for on in rounds:
