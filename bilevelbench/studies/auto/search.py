@@ -37,6 +37,7 @@ SHARE = 0.25
 
 _MOVES = (10.0, 1.0, 0.1, 0.01, 0.001)  # of x, in its own size: how far the first step goes
 _LOWER = 10  # further lower-level steps before f is looked at
+_LONGER = (2, 4, 8, 16)  # times as many at x0, until f has settled
 _STEPS = 2  # of the first method, before the settings are judged for the first time
 _FACTOR = 3  # times as much in the next round, for one setting in so many
 _ROWS = 1024  # data of a call of the judge, at most
@@ -198,8 +199,11 @@ class Search:
         size = _size(x)
         if self._left < (4 + len(_MOVES)) * self._judge.price(_LOWER):
             return x, y, size * _MOVES[-2]
-        seen = self._judge(x, y, 2 * _LOWER)
-        self._start, y = seen.scores[0], seen.y
+        for times in _LONGER:  # what starts far from y*(x0) would say more of the lower level than of x
+            seen = self._judge(x, y, times * _LOWER)
+            self._start, y = seen.scores[0], seen.y
+            if seen.is_settled or self._left < 2 * times * self._judge.price(len(_MOVES) * _LOWER):
+                break
         d = self._judge.hypergradient(x, y)
         self._row(0, "x0", 0, self._judge.spent.cost, self._start)
         length = float(torch.linalg.vector_norm(d))
