@@ -31,7 +31,7 @@ from bilevelbench.plan.suite import AlgorithmEntry
 from bilevelbench.plan.tuning import Grid
 from bilevelbench.studies.tuning.space import method_of
 
-EMBEDDED = ("quadratic", "logcosh", "convex_toy", "ridge_abalone", "logreg_wine", "label_cleaning_iris")
+EMBEDDED = ("quadratic", "logcosh", "cosine_kappa", "ridge_abalone", "logreg_wine", "label_cleaning_iris")
 BY_HAND = ("f2ba", "aid", "itd", "stocbio", "soba")
 SAMPLING = ("stocbio", "soba")
 SETTINGS, TWICE = 36, 2.0
