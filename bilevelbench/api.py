@@ -127,12 +127,11 @@ def tune(
     returns `from_functions(...)`. Search "halving" shares out `cost` calls; "tpe" needs the extra `tune`.
     """
     registry = _session()
-    method = _lists(algorithm, registry)
-    entry = _lists(problem, registry)
+    tuned, on = _lists(algorithm, registry), _lists(problem, registry)
     try:
         suite = Suite(
-            algorithm=(AlgorithmEntry(name=method[0], params=method[1]),),
-            problem=(ProblemEntry(name=entry[0], params=entry[1]),),
+            algorithm=(AlgorithmEntry(name=tuned[0], params=tuned[1]),),
+            problem=(ProblemEntry(name=on[0], params=on[1]),),
             seeds=seeds,
             budget=checked_budget(budget=budget, steps=steps),
             schedule=schedule or Schedule(),

@@ -29,7 +29,7 @@ _MANY = 4  # batches: from so many data on, methods that sample are tried
 
 
 @dataclass(frozen=True)
-class Entry:
+class Member:
     """A method of the portfolio; `sizes` are its parameters that take the size of a mini-batch."""
 
     name: str
@@ -37,11 +37,11 @@ class Entry:
     sizes: tuple[str, ...] = ()
 
 
-WHOLE = (Entry("aid"), Entry("aid", {"D": 3, "N": 3}), Entry("f2ba", {"K": 5}))
+WHOLE = (Member("aid"), Member("aid", {"D": 3, "N": 3}), Member("f2ba", {"K": 5}))
 SAMPLED = (
-    Entry("stocbio", {"D": 5, "Q": 5}, ("batch_f", "batch_g", "batch_h", "batch_j")),
-    Entry("soba", {}, ("batch",)),
-    Entry("f2bsa", {"K": 5, "coupled_lower": True}, ("B_in", "B_out")),
+    Member("stocbio", {"D": 5, "Q": 5}, ("batch_f", "batch_g", "batch_h", "batch_j")),
+    Member("soba", {}, ("batch",)),
+    Member("f2bsa", {"K": 5, "coupled_lower": True}, ("B_in", "B_out")),
 )
 
 
@@ -119,7 +119,7 @@ def alone(method: Algorithm, constants: Constants) -> Contender | None:
     return None
 
 
-def _entries(batch: int | None, noise: Noise) -> Sequence[Entry]:
+def _entries(batch: int | None, noise: Noise) -> Sequence[Member]:
     data, size = noise.n_f + noise.n_g, batch or _BATCH
     if isinstance(noise, Exact):
         return WHOLE

@@ -46,7 +46,7 @@ Tell = Callable[[float | None, str], None]
 
 
 @dataclass(frozen=True)
-class Found:
+class Winner:
     """The chosen method, where it has come to, what the search has spent, what it has tried, and a sentence on it.
 
     `steps` are the method's x-steps that were found by the search.
@@ -131,7 +131,7 @@ class Search:
         self._best: _Best | None = None  # after the last round
 
     @torch.no_grad()
-    def __call__(self, contenders: Sequence[Contender]) -> Found:
+    def __call__(self, contenders: Sequence[Contender]) -> Winner:
         """Ctrl-C ends it with what there is."""
         try:
             return self._found(*self._searched(contenders))
@@ -140,7 +140,7 @@ class Search:
             return dataclasses.replace(found, is_interrupted=True)
 
     @torch.no_grad()
-    def unsearched(self, contenders: Sequence[Contender]) -> Found:
+    def unsearched(self, contenders: Sequence[Contender]) -> Winner:
         """The first setting at the start, with a short step."""
         x, y = self._given_start()
         settings = contenders[0].settings(_size(x) * _MOVES[-2], self._instance.constants)
@@ -148,7 +148,7 @@ class Search:
         return self._found(runner, settings[0], math.nan)
 
     @torch.no_grad()
-    def gentler(self, found: Found, spent: Spent) -> Found:
+    def gentler(self, found: Winner, spent: Spent) -> Winner:
         """From where the search has ended with a tenth of the x-step, after a run that has diverged and cost `spent`."""
         steps = {name: getattr(found.method, name) / 10 for name in found.steps}
         method = type(found.method).model_validate({**found.method.given(), **steps})
@@ -292,14 +292,14 @@ class Search:
             if row["round"] == self._rows[-1]["round"] and row["setting"] in titles:
                 row["goes_on"] = True
 
-    def _found(self, runner: _Runner, setting: Setting, score: float) -> Found:
+    def _found(self, runner: _Runner, setting: Setting, score: float) -> Winner:
         spent = self._spent
         if self._rows:
             self._mark([setting.title])
         state = take(runner.state, torch.tensor([runner.settings.index(setting)]))
         table = pd.DataFrame(self._rows, columns=["round", "setting", "steps", "cost", "score", "goes_on"])
         said = self._sentence(setting, score, spent)
-        return Found(setting.method, Begun(state, runner.step), spent, table, said, setting.steps)
+        return Winner(setting.method, Begun(state, runner.step), spent, table, said, setting.steps)
 
     def _sentence(self, setting: Setting, score: float, spent: Spent) -> str:
         tried = len({row["setting"] for row in self._rows if row["round"] > 1})
