@@ -122,9 +122,8 @@ def tune(
 
         bilevelbench.tune("f2ba", "quadratic", settings=36, steps=200).best
 
-    What is searched are the parameters to which the method gives a role, over decades, or the lists in
-    "f2ba[lam=10,100,eta_x=0.1,1]". `problem` is a name or an object; one of your own functions is a `Problem` whose `build`
-    returns `from_functions(...)`. Search "halving" shares out `cost` calls; "tpe" needs the extra `tune`.
+    Searched are the parameters to which the method gives a role, over decades, or the lists in "f2ba[lam=10,100]". A problem of
+    your own functions is a `Problem` whose `build` returns `from_functions(...)`. "halving" shares out `cost` calls.
     """
     registry = _session()
     tuned, on = _lists(algorithm, registry), _lists(problem, registry)

@@ -38,7 +38,7 @@ from bilevelbench.report.notebook import ShownSolution
 from bilevelbench.results.schema import curve_of
 from bilevelbench.results.status import Status
 from bilevelbench.studies.auto.contenders import Contender, alone, portfolio
-from bilevelbench.studies.auto.search import Winner, Search
+from bilevelbench.studies.auto.search import Search, Winner
 
 AUTO = "auto"
 DRIVEN = "aid"  # with an optimiser for x there is no step to look for
