@@ -46,7 +46,7 @@ SAMPLED = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class Candidate:
     """A method with all of its parameters, what a table calls it, and which of them are x-steps that were found."""
 
     method: Algorithm
@@ -64,17 +64,17 @@ class Contender:
     penalties: tuple[str, ...] = ()
     factors: tuple[float, ...] = FACTORS
 
-    def settings(self, step: float, constants: Constants) -> list[Setting]:
+    def settings(self, step: float, constants: Constants) -> list[Candidate]:
         """A cross: at most one of step and penalty is not the first of its list."""
         factors = self.factors if self.steps else (1.0,)
         penalties = PENALTIES if self.penalties else (1.0,)
         pairs = [(factor, penalties[0]) for factor in factors] + [(factors[0], penalty) for penalty in penalties[1:]]
         return [self.setting(step * factor, penalty / constants.L_gy, constants) for factor, penalty in pairs]
 
-    def setting(self, step: float, penalty: float, constants: Constants) -> Setting:
+    def setting(self, step: float, penalty: float, constants: Constants) -> Candidate:
         found = {**dict.fromkeys(self.steps, _short(step)), **dict.fromkeys(self.penalties, _short(penalty))}
         title = str(Spec(name=self.cls.name, params={**self.params, **found}))
-        return Setting(self.cls.model_validate({**self.params, **found}).resolve(constants), title, self.steps)
+        return Candidate(self.cls.model_validate({**self.params, **found}).resolve(constants), title, self.steps)
 
 
 def portfolio(params: Mapping[str, Any], batch: int | None, noise: Noise) -> list[Contender]:

@@ -30,7 +30,7 @@ from bilevelbench.model.instance import Instance
 from bilevelbench.model.lanes import take
 from bilevelbench.oracle.meter import Spent
 from bilevelbench.plan.trial import Budget
-from bilevelbench.studies.auto.contenders import Contender, Setting
+from bilevelbench.studies.auto.contenders import Candidate, Contender
 from bilevelbench.studies.auto.judge import Judge
 
 SHARE = 0.25
@@ -65,7 +65,7 @@ class Winner:
 class _Runner:
     """The settings of one method: a lane each."""
 
-    settings: list[Setting]
+    settings: list[Candidate]
     pack: PreparedPack
     state: Any
     step: int = 0
@@ -115,7 +115,7 @@ class _Runner:
         self.settings, self.told = [self.settings[i] for i in stay], [self.told[i] for i in stay]
 
 
-_Best = tuple[_Runner, Setting, float]
+_Best = tuple[_Runner, Candidate, float]
 
 
 class Search:
@@ -224,7 +224,7 @@ class Search:
 
     # ------------------------------------------------------------------------------------------------ the race
 
-    def _runner(self, settings: list[Setting], x: Tensor, y: Tensor, budget: float) -> _Runner:
+    def _runner(self, settings: list[Candidate], x: Tensor, y: Tensor, budget: float) -> _Runner:
         lanes = len(settings)
         methods = [setting.method for setting in settings]
         pack = PreparedPack(self._instance.apart(), methods, [self._seed] * lanes, [budget] * lanes)
@@ -292,7 +292,7 @@ class Search:
             if row["round"] == self._rows[-1]["round"] and row["setting"] in titles:
                 row["goes_on"] = True
 
-    def _found(self, runner: _Runner, setting: Setting, score: float) -> Winner:
+    def _found(self, runner: _Runner, setting: Candidate, score: float) -> Winner:
         spent = self._spent
         if self._rows:
             self._mark([setting.title])
@@ -301,7 +301,7 @@ class Search:
         said = self._sentence(setting, score, spent)
         return Winner(setting.method, Begun(state, runner.step), spent, table, said, setting.steps)
 
-    def _sentence(self, setting: Setting, score: float, spent: Spent) -> str:
+    def _sentence(self, setting: Candidate, score: float, spent: Spent) -> str:
         tried = len({row["setting"] for row in self._rows if row["round"] > 1})
         if not tried:
             why = (
