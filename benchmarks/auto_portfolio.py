@@ -31,7 +31,7 @@ from bilevelbench.plan.suite import AlgorithmEntry
 from bilevelbench.plan.tuning import Grid
 from bilevelbench.studies.tuning.space import method_of
 
-EMBEDDED = ("quadratic", "logcosh", "convex_toy", "ridge_abalone", "logreg_wine", "label_cleaning_iris")
+EMBEDDED = ("quadratic", "logcosh", "cosine_kappa", "ridge_abalone", "logreg_wine", "label_cleaning_iris")
 BY_HAND = ("f2ba", "aid", "itd", "stocbio", "soba")
 SAMPLING = ("stocbio", "soba")
 SETTINGS, TWICE = 36, 2.0
@@ -192,8 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     with pd.option_context("display.width", 250, "display.max_columns", None, "display.max_colwidth", 60):
         print(table.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
-    good = int((table["ratio"] <= TWICE).sum())
-    print(f"within {TWICE:g} times the cost of the best method by hand: {good} of {len(table)}")
+    fair = table[table["cost"] < math.inf]  # where nothing by hand gets there, there is nothing to compare
+    good = int((fair["ratio"] <= TWICE).sum())
+    print(f"within {TWICE:g} times the cost of the best method by hand: {good} of {len(fair)} that were solved by hand")
     return table
 
 

@@ -133,17 +133,15 @@ def tune(
 
         bilevelbench.tune("f2ba", "quadratic", settings=36, steps=200).best
 
-    What is searched are the parameters to which the method gives a role, over decades, or the lists in
-    "f2ba[lam=10,100,eta_x=0.1,1]". `problem` is a name or an object; one of your own functions is a `Problem` whose `build`
-    returns `from_functions(...)`. Search "halving" shares out `cost` calls; "tpe" needs the extra `tune`.
+    Searched are the parameters to which the method gives a role, over decades, or the lists in "f2ba[lam=10,100]". A problem of
+    your own functions is a `Problem` whose `build` returns `from_functions(...)`. "halving" shares out `cost` calls.
     """
     registry = _session()
-    method = _lists(algorithm, registry)
-    entry = _lists(problem, registry)
+    tuned, on = _lists(algorithm, registry), _lists(problem, registry)
     try:
         suite = Suite(
-            algorithm=(AlgorithmEntry(name=method[0], params=method[1]),),
-            problem=(ProblemEntry(name=entry[0], params=entry[1]),),
+            algorithm=(AlgorithmEntry(name=tuned[0], params=tuned[1]),),
+            problem=(ProblemEntry(name=on[0], params=on[1]),),
             seeds=seeds,
             budget=checked_budget(budget=budget, steps=steps),
             schedule=schedule or Schedule(),

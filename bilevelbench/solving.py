@@ -38,7 +38,7 @@ from bilevelbench.report.notebook import ShownSolution
 from bilevelbench.results.schema import curve_of
 from bilevelbench.results.status import Status
 from bilevelbench.studies.auto.contenders import Contender, alone, portfolio
-from bilevelbench.studies.auto.search import Search, SearchOutcome
+from bilevelbench.studies.auto.search import Search, Winner
 
 AUTO = "auto"
 DRIVEN = "aid"  # with an optimiser for x there is no step to look for
@@ -51,6 +51,7 @@ _ELSEWHERE = {
     "tol": "it is target= here, a length of grad phi",
     "timeout": "it is seconds= here",
     "bounds": "project=bilevelbench.Box(low, high) keeps x between them",
+    "options": "a method's parameters are keywords of solve",
 }
 
 
@@ -191,7 +192,7 @@ class _Call:
         self._callback, self._outer = callback, outer
         self.spent = Spent()
 
-    def solution(self, method: Algorithm, found: SearchOutcome | None, errors: str) -> Solution:
+    def solution(self, method: Algorithm, found: Winner | None, errors: str) -> Solution:
         """The run of a method from the start, or from where a search has left it."""
         own, trial = self._own, self._trial
         watch = Watch(
@@ -215,7 +216,7 @@ class _Call:
         return _solution(running, result, method, own, found)
 
 
-def _found(search: Search, contenders: list[Contender], errors: str) -> SearchOutcome:
+def _found(search: Search, contenders: list[Contender], errors: str) -> Winner:
     """A function that fails in the search fails for the method as well, where `errors` says what becomes of it."""
     try:
         return search(contenders)
@@ -290,7 +291,7 @@ def _chosen(algorithm: str | Algorithm, params: dict[str, Any], is_driven: bool 
 
 
 def _solution(
-    running: PackRun, result: PackResult, method: Algorithm, own: OwnProblem, found: SearchOutcome | None
+    running: PackRun, result: PackResult, method: Algorithm, own: OwnProblem, found: Winner | None
 ) -> Solution:
     row, instance = result.runs[0], own.instance
     # A target is met by the point that was looked at, which need not be the method's own choice.

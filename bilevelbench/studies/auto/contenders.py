@@ -29,7 +29,7 @@ _MANY = 4  # batches: from so many data on, methods that sample are tried
 
 
 @dataclass(frozen=True)
-class PortfolioEntry:
+class Member:
     """A method of the portfolio; `sizes` are its parameters that take the size of a mini-batch."""
 
     name: str
@@ -37,16 +37,16 @@ class PortfolioEntry:
     sizes: tuple[str, ...] = ()
 
 
-WHOLE = (PortfolioEntry("aid"), PortfolioEntry("aid", {"D": 3, "N": 3}), PortfolioEntry("f2ba", {"K": 5}))
+WHOLE = (Member("aid"), Member("aid", {"D": 3, "N": 3}), Member("f2ba", {"K": 5}))
 SAMPLED = (
-    PortfolioEntry("stocbio", {"D": 5, "Q": 5}, ("batch_f", "batch_g", "batch_h", "batch_j")),
-    PortfolioEntry("soba", {}, ("batch",)),
-    PortfolioEntry("f2bsa", {"K": 5, "coupled_lower": True}, ("B_in", "B_out")),
+    Member("stocbio", {"D": 5, "Q": 5}, ("batch_f", "batch_g", "batch_h", "batch_j")),
+    Member("soba", {}, ("batch",)),
+    Member("f2bsa", {"K": 5, "coupled_lower": True}, ("B_in", "B_out")),
 )
 
 
 @dataclass(frozen=True)
-class TriedSetting:
+class Candidate:
     """A method with all of its parameters, what a table calls it, and which of them are x-steps that were found."""
 
     method: Algorithm
@@ -64,17 +64,17 @@ class Contender:
     penalties: tuple[str, ...] = ()
     factors: tuple[float, ...] = FACTORS
 
-    def settings(self, step: float, constants: Constants) -> list[TriedSetting]:
+    def settings(self, step: float, constants: Constants) -> list[Candidate]:
         """A cross: at most one of step and penalty is not the first of its list."""
         factors = self.factors if self.steps else (1.0,)
         penalties = PENALTIES if self.penalties else (1.0,)
         pairs = [(factor, penalties[0]) for factor in factors] + [(factors[0], penalty) for penalty in penalties[1:]]
         return [self.setting(step * factor, penalty / constants.L_gy, constants) for factor, penalty in pairs]
 
-    def setting(self, step: float, penalty: float, constants: Constants) -> TriedSetting:
+    def setting(self, step: float, penalty: float, constants: Constants) -> Candidate:
         found = {**dict.fromkeys(self.steps, _short(step)), **dict.fromkeys(self.penalties, _short(penalty))}
         title = str(Spec(name=self.cls.name, params={**self.params, **found}))
-        return TriedSetting(self.cls.model_validate({**self.params, **found}).resolve(constants), title, self.steps)
+        return Candidate(self.cls.model_validate({**self.params, **found}).resolve(constants), title, self.steps)
 
 
 def portfolio(params: Mapping[str, Any], batch: int | None, noise: Noise) -> list[Contender]:
@@ -119,7 +119,7 @@ def alone(method: Algorithm, constants: Constants) -> Contender | None:
     return None
 
 
-def _entries(batch: int | None, noise: Noise) -> Sequence[PortfolioEntry]:
+def _entries(batch: int | None, noise: Noise) -> Sequence[Member]:
     data, size = noise.n_f + noise.n_g, batch or _BATCH
     if isinstance(noise, Exact):
         return WHOLE

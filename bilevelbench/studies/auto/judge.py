@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.lanes import dot, keep, norm
-from bilevelbench.model.linear_solvers import conjugate_gradient
+from bilevelbench.model.linear_solvers import conjugate_gradient, richardson
 from bilevelbench.oracle.meter import Spent
 from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.oracle.sample import Sample
@@ -27,13 +27,19 @@ from bilevelbench.oracle.sample import Sample
 _USES = frozenset({"grad_g_y", "value_f", "grad_f", "hvp_g_yy", "jvp_g_xy"})
 _WORSE = 3.0  # times the smallest |g_y| so far: the step is too long here, and is halved
 _PRODUCTS = 10  # of conjugate gradients
+_LONG = 1e4  # times |f_y|/L_gy: v is this long only where the Hessian is singular, and conjugate gradients break down
+_SETTLED = 1000
 
 
 @dataclass(frozen=True)
 class Judged:
-    """y after the further steps, and the scores, infinite where they are not finite; `cost` is that of one point."""
+    """y after the further steps, and the scores, infinite where they are not finite; `cost` is that of one point.
+
+    `is_settled`: no score has more than a part in `_SETTLED` of what the last half of the steps has changed.
+    """
 
     y: Tensor
+    is_settled: bool
     scores: list[float]
     cost: float
 
@@ -52,12 +58,14 @@ class Judge:
         half = self._descend(oracle, x, y, steps // 2, xi)
         y = self._descend(oracle, x, half, steps - steps // 2, xi)
         before, after = (oracle.value_f(x, point, zeta) for point in (half, y))
-        scores = (after + (after - before).abs()).reshape(-1).tolist()
+        change = (after - before).abs()
+        scores = (after + change).reshape(-1).tolist()
+        is_settled = bool((_SETTLED * change <= after.abs()).all())
         away = self._instance.away(x).reshape(-1).tolist()
         finite = [
             score if math.isfinite(score) and not gone else math.inf for score, gone in zip(scores, away, strict=True)
         ]
-        return Judged(y, finite, self._paid(oracle) / len(x))
+        return Judged(y, is_settled, finite, self._paid(oracle) / len(x))
 
     def price(self, steps: int) -> float:
         """What judging one point costs."""
@@ -69,9 +77,14 @@ class Judge:
         oracle = self._oracle(len(x))
         xi, zeta = self._samples(oracle)
         f_x, f_y = oracle.grad_f(x, y, zeta)
-        v = conjugate_gradient(
-            oracle, lambda u: oracle.hvp_g_yy(x, y, u, xi), f_y, torch.zeros_like(y), _PRODUCTS, cold=True
-        )
+
+        def H(u: Tensor) -> Tensor:
+            return oracle.hvp_g_yy(x, y, u, xi)
+
+        a, zero = 1 / self._instance.constants.L_gy, torch.zeros_like(y)
+        v = conjugate_gradient(oracle, H, f_y, zero, _PRODUCTS, cold=True)
+        if not bool((norm(v) <= _LONG * a * norm(f_y)).all()):
+            v = richardson(oracle, H, f_y, zero, _PRODUCTS, a)
         d = f_x - oracle.jvp_g_xy(x, y, v, xi)
         self._paid(oracle)
         return d

@@ -30,13 +30,14 @@ from bilevelbench.model.instance import Instance
 from bilevelbench.model.lanes import take
 from bilevelbench.oracle.meter import Spent
 from bilevelbench.plan.trial import Budget
-from bilevelbench.studies.auto.contenders import Contender, TriedSetting
+from bilevelbench.studies.auto.contenders import Candidate, Contender
 from bilevelbench.studies.auto.judge import Judge
 
 SHARE = 0.25
 
 _MOVES = (10.0, 1.0, 0.1, 0.01, 0.001)  # of x, in its own size: how far the first step goes
 _LOWER = 10  # further lower-level steps before f is looked at
+_LONGER = (2, 4, 8, 16)  # times as many at x0, until f has settled
 _STEPS = 2  # of the first method, before the settings are judged for the first time
 _FACTOR = 3  # times as much in the next round, for one setting in so many
 _ROWS = 1024  # data of a call of the judge, at most
@@ -45,7 +46,7 @@ Tell = Callable[[float | None, str], None]
 
 
 @dataclass(frozen=True)
-class SearchOutcome:
+class Winner:
     """The chosen method, where it has come to, what the search has spent, what it has tried, and a sentence on it.
 
     `steps` are the method's x-steps that were found by the search.
@@ -64,7 +65,7 @@ class SearchOutcome:
 class _Runner:
     """The settings of one method: a lane each."""
 
-    settings: list[TriedSetting]
+    settings: list[Candidate]
     pack: PreparedPack
     state: Any
     step: int = 0
@@ -114,7 +115,7 @@ class _Runner:
         self.settings, self.told = [self.settings[i] for i in stay], [self.told[i] for i in stay]
 
 
-_Best = tuple[_Runner, TriedSetting, float]
+_Best = tuple[_Runner, Candidate, float]
 
 
 class Search:
@@ -130,7 +131,7 @@ class Search:
         self._best: _Best | None = None  # after the last round
 
     @torch.no_grad()
-    def __call__(self, contenders: Sequence[Contender]) -> SearchOutcome:
+    def __call__(self, contenders: Sequence[Contender]) -> Winner:
         """Ctrl-C ends it with what there is."""
         try:
             return self._found(*self._searched(contenders))
@@ -139,7 +140,7 @@ class Search:
             return dataclasses.replace(found, is_interrupted=True)
 
     @torch.no_grad()
-    def unsearched(self, contenders: Sequence[Contender]) -> SearchOutcome:
+    def unsearched(self, contenders: Sequence[Contender]) -> Winner:
         """The first setting at the start, with a short step."""
         x, y = self._given_start()
         settings = contenders[0].settings(_size(x) * _MOVES[-2], self._instance.constants)
@@ -147,7 +148,7 @@ class Search:
         return self._found(runner, settings[0], math.nan)
 
     @torch.no_grad()
-    def gentler(self, found: SearchOutcome, spent: Spent) -> SearchOutcome:
+    def gentler(self, found: Winner, spent: Spent) -> Winner:
         """From where the search has ended with a tenth of the x-step, after a run that has diverged and cost `spent`."""
         steps = {name: getattr(found.method, name) / 10 for name in found.steps}
         method = type(found.method).model_validate({**found.method.given(), **steps})
@@ -198,8 +199,11 @@ class Search:
         size = _size(x)
         if self._left < (4 + len(_MOVES)) * self._judge.price(_LOWER):
             return x, y, size * _MOVES[-2]
-        seen = self._judge(x, y, 2 * _LOWER)
-        self._start, y = seen.scores[0], seen.y
+        for times in _LONGER:  # what starts far from y*(x0) would say more of the lower level than of x
+            seen = self._judge(x, y, times * _LOWER)
+            self._start, y = seen.scores[0], seen.y
+            if seen.is_settled or self._left < 2 * times * self._judge.price(len(_MOVES) * _LOWER):
+                break
         d = self._judge.hypergradient(x, y)
         self._row(0, "x0", 0, self._judge.spent.cost, self._start)
         length = float(torch.linalg.vector_norm(d))
@@ -220,7 +224,7 @@ class Search:
 
     # ------------------------------------------------------------------------------------------------ the race
 
-    def _runner(self, settings: list[TriedSetting], x: Tensor, y: Tensor, budget: float) -> _Runner:
+    def _runner(self, settings: list[Candidate], x: Tensor, y: Tensor, budget: float) -> _Runner:
         lanes = len(settings)
         methods = [setting.method for setting in settings]
         pack = PreparedPack(self._instance.apart(), methods, [self._seed] * lanes, [budget] * lanes)
@@ -288,16 +292,16 @@ class Search:
             if row["round"] == self._rows[-1]["round"] and row["setting"] in titles:
                 row["goes_on"] = True
 
-    def _found(self, runner: _Runner, setting: TriedSetting, score: float) -> SearchOutcome:
+    def _found(self, runner: _Runner, setting: Candidate, score: float) -> Winner:
         spent = self._spent
         if self._rows:
             self._mark([setting.title])
         state = take(runner.state, torch.tensor([runner.settings.index(setting)]))
         table = pd.DataFrame(self._rows, columns=["round", "setting", "steps", "cost", "score", "goes_on"])
         said = self._sentence(setting, score, spent)
-        return SearchOutcome(setting.method, Begun(state, runner.step), spent, table, said, setting.steps)
+        return Winner(setting.method, Begun(state, runner.step), spent, table, said, setting.steps)
 
-    def _sentence(self, setting: TriedSetting, score: float, spent: Spent) -> str:
+    def _sentence(self, setting: Candidate, score: float, spent: Spent) -> str:
         tried = len({row["setting"] for row in self._rows if row["round"] > 1})
         if not tried:
             why = (
@@ -314,4 +318,4 @@ class Search:
 
 def _size(x: Tensor) -> float:
     """1 + |x|, as a root mean square, for a vector of that many numbers."""
-    return float((1 + x.square().mean().sqrt()) * x.numel() ** 0.5)
+    return (1 + float(x.square().mean().sqrt())) * math.sqrt(x.numel())

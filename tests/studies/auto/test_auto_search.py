@@ -277,3 +277,29 @@ def test_the_judge_copes_with_a_curvature_that_grows():
     points = torch.full((1, 3), (4 / 3) ** 0.5, dtype=F64)
     seen = Judge(instance, 0, 1024)(points, torch.ones_like(points), 60)
     torch.testing.assert_close(seen.y, points / DIAGONAL / 5, rtol=1e-2, atol=1e-2)
+
+
+def test_a_start_far_from_the_lower_solution_is_solved_for_first():
+    """At x0 twenty steps leave f far above phi(x0), where it cannot be compared with other points."""
+    bend = torch.logspace(-3, 0, 3, dtype=F64)
+    target = torch.full_like(ZERO, 30.0)
+
+    def far(x: Tensor, y: Tensor) -> Tensor:
+        return 0.5 * (bend * (y - target - x).square()).sum()
+
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return 0.5 * (y - target).square().sum() + 0.5 * x.square().sum()  # x0 = 0 is best
+
+    got = solve(upper, far, ZERO, ZERO, steps=40, evaluate="never")
+    start = got.search.iloc[0]
+    assert start["score"] < 0.05 * float(upper(ZERO, ZERO))
+    assert start["cost"] > 100
+
+
+def test_a_singular_lower_level_has_a_hypergradient_of_moderate_length():
+    """f_y has a part along which g is flat: no v solves H v = f_y."""
+    flat = torch.diag(torch.tensor([1.0, 0.3, 0.0], dtype=F64))
+    instance = instance_of(lambda x, y: 0.5 * y @ flat @ y - x @ y)
+    d = Judge(instance, 0, 1024).hypergradient(ZERO[None], ZERO[None])
+    assert torch.isfinite(d).all()
+    assert d.norm() < 100
