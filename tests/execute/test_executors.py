@@ -90,7 +90,7 @@ def test_an_executor_of_a_plugin_runs_a_plan(acme, tmp_path):
 
 
 def test_its_option_check_is_asked(acme, tmp_path):
-    for command in (RUN, TUNE, ["rates", "-m", "aid"]):
+    for command in (RUN, TUNE, ["rates", "-a", "aid"]):
         code, _, err = cli(*command, "--executor", "backwards", "--jobs", 2, "-o", tmp_path / "out")
         assert (code, err) == (2, "error: --jobs 2 does not apply to --executor backwards; leave it out\n")
     assert acme.Backwards.entered == 0
@@ -150,7 +150,7 @@ def test_a_class_that_cannot_be_used_is_a_sentence(path, words):
 # ---- options
 
 
-@pytest.mark.parametrize("command", [RUN, TUNE, ["rates", "-m", "aid"]], ids=["run", "tune", "rates"])
+@pytest.mark.parametrize("command", [RUN, TUNE, ["rates", "-a", "aid"]], ids=["run", "tune", "rates"])
 @pytest.mark.parametrize(
     ("options", "words"),
     [
