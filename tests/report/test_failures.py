@@ -24,7 +24,7 @@ from bilevelbench.report.formats import md
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
-SENTENCE = "|x| > 1e+06, that is 1e+06 (1 + |x0|), at step 1; try smaller steps (lam=10, eta_x=0.001, a_y=10, a_z=10)"
+SENTENCE = "|x| > 1e+06, that is 1e+06 (1 + |x0|), at step 1; try smaller steps (lam=10, a_y=10, a_z=10, eta_x=0.001)"
 
 
 @pytest.fixture(scope="module")
