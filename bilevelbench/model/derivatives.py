@@ -13,18 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bilevelbench.model.queries import PRODUCTS, QUERIES
+
 Function = Callable[..., Any]
 
 
 def derive(f: Function, g: Function, given: Mapping[str, Function]) -> dict[str, Function]:
     """Every query as a function: the given derivative where there is one, else by autograd."""
-    return {
+    table = {
         "value_f": f,
         "value_g": g,
         **_blocks(("grad_f", "grad_f_x", "grad_f_y"), given, _gradient(f), functools.partial(_gradient_in, f)),
         **_blocks(("grad_g", "grad_g_x", "grad_g_y"), given, _gradient(g), functools.partial(_gradient_in, g)),
         **_blocks(("vp_g", "jvp_g_xy", "hvp_g_yy"), given, _products(g), functools.partial(_product, g)),
     }
+    for name in PRODUCTS:  # a kind that the table of queries has and this one does not know
+        if name not in table:
+            block = "xy".index(QUERIES[name].outputs[0])
+            table[name] = given.get(name) or _product(f if QUERIES[name].level == "f" else g, block)
+    return table
 
 
 def _blocks(

@@ -142,8 +142,17 @@ def test_roles_make_the_papers_joint_grid():
 
 
 def test_every_built_in_method_says_what_is_tuned():
-    for name, entry in registry().algorithms.items():
-        if entry.plugin == "bilevelbench":
+    """Or that nothing is: methods that choose their steps themselves, and the searches in a box."""
+    methods = {name: entry.value for name, entry in registry().algorithms.items() if entry.plugin == "bilevelbench"}
+    assert {name for name, cls in methods.items() if not cls.tuned} == {
+        "d_tfbo",
+        "hoag",
+        "random_search",
+        "s_tfbo",
+        "tpe",
+    }
+    for name, cls in methods.items():
+        if cls.tuned:
             assert space(AlgorithmEntry(name=name)).size > 1, name
 
 
