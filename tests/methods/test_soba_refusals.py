@@ -6,7 +6,7 @@ import pytest
 import torch
 from bilevelbench_methods.implicit.saba import SABA
 from helpers import alone, plugins, trial
-from plain import Wavy
+from plain_problems import Wavy
 
 from bilevelbench import Algorithm, FiniteSum, Instance, InvalidInput, Problem, dot
 from bilevelbench.discovery.entry import make
