@@ -33,7 +33,7 @@ def test_evaluation_at_the_end_of_a_long_chain():
     assert got.grad_phi == pytest.approx(exact.curve["grad_phi"][0], rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # it is timed
 @pytest.mark.parametrize("size", LIMITS)
 def test_a_million_variables(size):
     seconds, peak, phi, grad_phi, status, steps = measured(size)
