@@ -6,7 +6,7 @@ import contextlib
 import copy
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -196,6 +196,24 @@ class Shrink(Algorithm):
 
     def calls(self, step: int) -> dict[str, int]:
         return {"grad_g_x": self.calls_a_step}
+
+
+class Broken(ArithmeticError):
+    """Of a user's function itself."""
+
+
+def breaking(g: Callable[[Tensor, Tensor], Tensor], after: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """g, which fails at a call that is neither the first nor part of the look at the start."""
+    calls = 0
+
+    def g_that_breaks(x: Tensor, y: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise Broken("nobody knows this point")
+        return g(x, y)
+
+    return g_that_breaks
 
 
 #: On the problem of the guide: one runs away to where phi is flat and |grad phi| is 0 in floating point, one is healthy.

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import Bowl, Shrink, assert_same
+from helpers import Bowl, Broken, Shrink, assert_same, breaking
 from torch import Tensor
 
 import bilevelbench
@@ -447,27 +447,9 @@ def test_solve_says_when_the_method_diverges():
     assert "eta_x=1e+100" in got.message
 
 
-class Broken(ArithmeticError):
-    """Of the function itself."""
-
-
-def breaking(after: int):
-    """g, which fails at a call that is neither the first nor part of the look at the start."""
-    calls = 0
-
-    def g_that_breaks(x: Tensor, y: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls > after:
-            raise Broken("nobody knows this point")
-        return g(x, y)
-
-    return g_that_breaks
-
-
 def test_solve_raises_what_a_function_raises():
     with pytest.raises(Broken, match="nobody knows this point") as caught:
-        bilevelbench.solve(f, breaking(120), start(), start(), "f2ba", eta_x=0.1, steps=50)
+        bilevelbench.solve(f, breaking(g, 120), start(), start(), "f2ba", eta_x=0.1, steps=50)
     assert caught.traceback[-1].name == "g_that_breaks"
     assert re.fullmatch(
         r"f2ba failed in step \d+: Broken: nobody.*; errors=\"return\" gives.*", caught.value.__notes__[0]
@@ -486,7 +468,7 @@ def test_solve_raises_what_a_method_raises():
 
 
 def test_solve_returns_an_error_if_asked_to():
-    got = bilevelbench.solve(f, breaking(120), start(), start(), "f2ba", eta_x=0.1, steps=50, errors="return")
+    got = bilevelbench.solve(f, breaking(g, 120), start(), start(), "f2ba", eta_x=0.1, steps=50, errors="return")
     assert got.status == "error"
     assert "Broken: nobody knows this point" in got.message
     assert got.message.endswith("; the answer is the start: x is x0")

@@ -10,9 +10,10 @@ import torch
 from bilevelbench_problems import LabelCleaningDigits, LogRegDigits
 from bilevelbench_problems.cross_entropy import Dense, Softmax, solve
 from bilevelbench_problems.label_cleaning import Cleaned, _hess_phi, _looked_at
+from plain_cleaning import PlainCleaning
 from pydantic import ValidationError
 from scipy.sparse.linalg import LinearOperator, cg
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from tensors import call, check_against_differences, check_bits, close, joint_hessian, normal, some_rows
 
@@ -25,28 +26,13 @@ from bilevelbench.plan.trial import Schedule
 N, DX, DY = 899, 899, 640
 
 
-class Numpy:
-    """The data, f, g and its derivatives in y in numpy, for one point."""
+class Numpy(PlainCleaning):
+    """Its data, and products and solutions as well."""
 
     def __init__(self, problem: LabelCleaningDigits) -> None:
+        super().__init__(problem)
         parts = problem._data()
-        (self.A, self.b), (self.V, self.v), (self.T, self.t) = ((a.numpy(), b.numpy()) for a, b in parts[:3])
-        self.wrong, self.ridge = parts[3].numpy(), problem.ridge
-
-    def losses(self, A: np.ndarray, b: np.ndarray, y: np.ndarray) -> np.ndarray:
-        Z = A @ y.reshape(10, 64).T
-        return logsumexp(Z, axis=1) - Z[np.arange(len(b)), b]
-
-    def f(self, y: np.ndarray) -> float:
-        return float(self.losses(self.V, self.v, y).mean())
-
-    def g(self, x: np.ndarray, y: np.ndarray) -> float:
-        return float(np.mean(self.losses(self.A, self.b, y) / (1 + np.exp(-x))) + 0.5 * self.ridge * y @ y)
-
-    def g_y(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        P = softmax(self.A @ y.reshape(10, 64).T, axis=1)
-        P[np.arange(N), self.b] -= 1
-        return ((P / (1 + np.exp(-x))[:, None]).T @ self.A / N).ravel() + self.ridge * y
+        (self.T, self.t), self.wrong = (part.numpy() for part in parts[2]), parts[3].numpy()
 
     def hvp(self, x: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray:
         P, U = softmax(self.A @ y.reshape(10, 64).T, axis=1), self.A @ v.reshape(10, 64).T

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from bilevelbench_problems import LabelCleaningIris
 from helpers import assert_conforms
+from plain_cleaning import PlainCleaning
 from pydantic import ValidationError
-from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
 from tensors import check_against_differences, check_bits, close, joint_hessian, lower_hessian, normal
 
@@ -18,32 +17,8 @@ from bilevelbench.engine.evaluator import Evaluator
 PROBLEM = LabelCleaningIris(data_seed=1)
 
 
-class Numpy:
-    """f, g and its derivative in y."""
-
-    def __init__(self, problem: LabelCleaningIris) -> None:
-        parts = problem._data()
-        (self.A, self.b), (self.V, self.v) = ((a.numpy(), b.numpy()) for a, b in parts[:2])
-        self.ridge = problem.ridge
-
-    def losses(self, A: np.ndarray, b: np.ndarray, y: np.ndarray) -> np.ndarray:
-        Z = A @ y.reshape(3, 4).T
-        return logsumexp(Z, axis=1) - Z[np.arange(len(b)), b]
-
-    def f(self, y: np.ndarray) -> float:
-        return float(self.losses(self.V, self.v, y).mean())
-
-    def g(self, x: np.ndarray, y: np.ndarray) -> float:
-        return float(np.mean(self.losses(self.A, self.b, y) / (1 + np.exp(-x))) + 0.5 * self.ridge * y @ y)
-
-    def g_y(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        P = softmax(self.A @ y.reshape(3, 4).T, axis=1)
-        P[np.arange(len(P)), self.b] -= 1
-        return ((P / (1 + np.exp(-x))[:, None]).T @ self.A / len(P)).ravel() + self.ridge * y
-
-
 def test_functions_and_derivatives() -> None:
-    instance, plain = PROBLEM.build(), Numpy(PROBLEM)
+    instance, plain = PROBLEM.build(), PlainCleaning(PROBLEM)
     assert (instance.dx, instance.dy) == (len(plain.b), 12)
     assert instance.noise == FiniteSum(n_f=len(plain.v), n_g=len(plain.b))
     x, y = normal(1, instance.dx), 3 * normal(1, 12, seed=1)
@@ -61,7 +36,7 @@ def test_bits_do_not_depend_on_the_other_lanes() -> None:
 
 
 def test_the_lower_solution_is_that_of_scikit_learn() -> None:
-    instance, plain = PROBLEM.build(), Numpy(PROBLEM)
+    instance, plain = PROBLEM.build(), PlainCleaning(PROBLEM)
     y = Evaluator(instance)._solve_lower(instance.x0, instance.y0)
     model = LogisticRegression(C=0.5 / (len(plain.b) * PROBLEM.ridge), fit_intercept=False, tol=1e-12, max_iter=10_000)
     model.fit(plain.A, plain.b)

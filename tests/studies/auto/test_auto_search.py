@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers import breaking
 from torch import Tensor
 
 from bilevelbench import Box, InvalidInput, solve
@@ -195,24 +196,11 @@ def test_a_step_that_is_given_may_diverge():
     assert quietly(eta_x=1e100, steps=100).status == "diverged"
 
 
-def breaking(after: int):
-    calls = 0
-
-    def g_that_breaks(x: Tensor, y: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls > after:
-            raise ArithmeticError("nobody knows this point")
-        return g(x, y)
-
-    return g_that_breaks
-
-
 def test_what_a_function_raises_in_the_search_is_raised():
     with pytest.raises(ArithmeticError, match="nobody knows this point") as caught:
-        solve(f, breaking(150), ZERO, ZERO, steps=50)
+        solve(f, breaking(g, 150), ZERO, ZERO, steps=50)
     assert "in the search" in caught.value.__notes__[0]
-    got = solve(f, breaking(150), ZERO, ZERO, steps=50, errors="return")
+    got = solve(f, breaking(g, 150), ZERO, ZERO, steps=50, errors="return")
     assert got.status == "error"
     assert torch.equal(got.x, ZERO)
 
