@@ -23,10 +23,10 @@ from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Claim, Constants, Oracle, richardson
-from bilevelbench_methods.implicit.single_loop import Decreasing, State, claimed, noise_batch
+from bilevelbench_methods.implicit.single_loop import Decaying, FromZero, State, claimed, noise_batch
 
 
-class AmIGO(Decreasing):
+class AmIGO(Decaying, FromZero):
     name = "amigo"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     reports = "random"

@@ -22,10 +22,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from bilevelbench import Claim, Oracle
-from bilevelbench_methods.implicit.single_loop import Decreasing, State, Weighted, claimed
+from bilevelbench_methods.implicit.single_loop import FromZero, State, Weighted, claimed
 
 
-class FSLA(Weighted, Decreasing):
+class FSLA(Weighted, FromZero):
     name = "fsla"
     uses = frozenset({"grad_f_x", "grad_f_y", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     reports = "random"

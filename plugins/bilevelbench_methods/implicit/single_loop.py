@@ -181,14 +181,18 @@ class Weighted(Decaying):
         return cls(a=a, b=followed(constants, a), w=min(1.0, 4 * size**cls.weight_power), power=0, batch=1)
 
 
-class ThreeEquations(Steps):
+class FromZero(Steps):
+    """A state of x, y and v in which v begins at zero."""
+
+    def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
+        return State(x=x0, y=y0, v=torch.zeros_like(y0), k=0)
+
+
+class ThreeEquations(FromZero):
     """One step of x, y and v along the directions that `estimate` makes."""
 
     uses = frozenset({"grad_f", "grad_g_y", "vp_g"})
     calls_of_a_point: ClassVar[Mapping[str, int]] = CALLS
-
-    def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
-        return State(x=x0, y=y0, v=torch.zeros_like(y0), k=0)
 
     def step(self, s: State, oracle: Oracle) -> State:
         D, memory = self.estimate(s, oracle)
@@ -196,9 +200,9 @@ class ThreeEquations(Steps):
         a, b = self.a * decay, self.b * decay
         return State(x=s.x - b * D.x, y=s.y - a * D.y, v=self.confined(s.v - a * D.v), k=s.k + 1, memory=memory)
 
+    @abstractmethod
     def estimate(self, s: State, oracle: Oracle) -> tuple[Triple, Any]:
-        """The directions at the state's point, and what is to be remembered; a method with a step of its own has none."""
-        raise NotImplementedError
+        """The directions at the state's point, and what is to be remembered of them."""
 
     def directions(self, oracle: Oracle, at: Triple, xi: Sample | None, zeta: Sample | None) -> Triple:
         """(D_x, D_y, D_v) of these samples, at one point."""
