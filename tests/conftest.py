@@ -24,6 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--one-case", action="store_true", help="only the first case of each parametrised test")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes name no case: those of an archive hold the time, and the workers of one run would collect other cases."""
+    if isinstance(val, bytes | bytearray) and len(val) > 32:
+        raise pytest.UsageError(f"Give the cases of {argname!r} names with ids=; they are {len(val)} bytes of data.")
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--one-case"):
         return
