@@ -11,27 +11,36 @@ EXECUTION ?=
 # Results of others, as they sent them in.
 SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
 
-.PHONY: run test test-quick soak coverage install bench lint leaderboard page clean
+.PHONY: run test test-slow test-quick soak coverage install bench lint leaderboard page clean
 
 run: install
 	$(BIN)/bilevelbench run --all
 
-test: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not long"
+# A worker gets neighbouring tests, which share what is slow to make, and takes some of another's when it has done its own.
+# Bytecode is kept: the suite starts hundreds of processes, each of which would compile the package again.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+ALL_CORES = -n auto --dist worksteal
 
-# What a change is tried with while it is being written: every quick test, and of a parametrised one its first case.
+test: $(VENV)/.test
+	$(PYTEST) $(ALL_CORES) -m "not slow and not long"
+
+# Whole clusters, every processor mode, fresh environments: each has a quick form in `make test`.
+test-slow: $(VENV)/.test
+	$(PYTEST) $(ALL_CORES) -m slow
+
+# What a change is tried with while it is being written: of each test of `make test` its first case.
 test-quick: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow and not long" --one-case
+	$(PYTEST) $(ALL_CORES) -m "not slow and not long" --one-case
 
 # What takes many minutes: hundreds of killed processes, every method on a cluster.
 soak: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
+	$(PYTEST) -m long
 
 # Lines and branches that the tests pass through, in worker processes too; `make coverage TESTS=tests/plan` for some of them.
 TESTS ?= tests
 coverage: $(VENV)/.test
 	mkdir -p build/coverage && $(BIN)/python -m coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n auto -m "not long" $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest $(ALL_CORES) -m "not long" $(TESTS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 

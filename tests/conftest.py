@@ -26,8 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Bytes name no case: those of an archive hold the time, and the workers of one run would collect other cases."""
-    if isinstance(val, bytes | bytearray) and len(val) > 32:
-        raise pytest.UsageError(f"Give the cases of {argname!r} names with ids=; they are {len(val)} bytes of data.")
+    if isinstance(val, bytes) and not val.isascii():
+        raise pytest.UsageError(f"Give the cases of {argname!r} names with ids=; this one is {val!r}.")
     return None
 
 

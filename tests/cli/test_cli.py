@@ -372,7 +372,7 @@ def test_one_class_of_a_file(tmp_path):
     ("content", "words"),
     [
         (b"= nonsense", "is not valid TOML"),
-        (b"\xff\xfe", "is not valid UTF-8; save it as UTF-8"),
+        pytest.param(b"\xff\xfe", "is not valid UTF-8; save it as UTF-8", id="not UTF-8"),
         (b"[budget]\nsteps = 0", "budget.steps = 0"),
         (b"bogus = 1\n[budget]\nsteps = 1", "bogus = 1"),
         (b'algorithm = [{name = "f2bb"}]\n[budget]\nsteps = 1', "did you mean 'f2ba'?"),

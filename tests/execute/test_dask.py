@@ -103,6 +103,7 @@ def gone(processes):
     return not alive
 
 
+@pytest.mark.slow  # above, a trial takes its worker down three times
 def test_the_same_table_and_any_worker_may_be_killed(tmp_path, undisturbed):
     process = start(tmp_path, 2, *DASK)
     wait_for(tmp_path, process, 1)
@@ -127,6 +128,7 @@ def test_every_method_on_every_problem_gives_the_same_table(tmp_path):
     assert_same(load_results(tmp_path / "dask"), load_results(tmp_path / "local"))
 
 
+@pytest.mark.slow  # test_kill.py stops runs on this machine always
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_client_that_is_stopped_leaves_nobody_and_goes_on(tmp_path, undisturbed, number):
     process = start(tmp_path, 2, *DASK)
@@ -198,6 +200,7 @@ def test_a_cluster_that_is_there(tmp_path, undisturbed):
         assert scheduler.poll() is worker.poll() is None
 
 
+@pytest.mark.slow  # below, nobody answers at an address
 def test_a_scheduler_that_dies_is_a_sentence(tmp_path):
     with cluster(tmp_path, "--no-nanny") as (address, scheduler, _):
         store = Store(tmp_path / "out")
@@ -240,6 +243,7 @@ def test_options_that_do_not_fit(capsys, monkeypatch, tmp_path, options, words):
 @pytest.mark.parametrize("listens", [False, True])
 def test_nobody_at_that_address(capsys, monkeypatch, tmp_path, listens):
     """Nothing listens there, or something that is no scheduler and never answers."""
+    monkeypatch.setattr("bilevelbench.execute.dask._CONNECT", 1)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         if listens:

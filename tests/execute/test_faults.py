@@ -83,6 +83,7 @@ def kill_and_compare(tmp_path, trials, kills):
     assert len(pd.read_parquet(tmp_path / "out" / "runs.parquet")) == trials
 
 
+@pytest.mark.slow  # test_kill.py kills once always
 def test_three_random_kills(tmp_path):
     kill_and_compare(tmp_path, trials=15, kills=3)
 
@@ -141,6 +142,7 @@ def test_a_full_disk(tmp_path, undisturbed):
         assert_complete(folder, undisturbed)
 
 
+@pytest.mark.slow  # a full disk is met always
 def test_files_that_may_not_grow(tmp_path, undisturbed):
     """A limit that needs no rights of an administrator; here it is met by every pack."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -180,7 +182,7 @@ def test_a_truncated_file(tmp_path, undisturbed):
 # ---------------------------------------------------------------------------------------------------- other runs
 
 
-@pytest.mark.parametrize("one_is_killed", [False, True])
+@pytest.mark.parametrize("one_is_killed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_two_runs_into_one_folder(tmp_path, undisturbed, one_is_killed):
     runs = [start(tmp_path, 1) for _ in range(2)]
     if one_is_killed:

@@ -20,7 +20,7 @@ WAYS = {
     "two workers": ("1", ("--jobs", "2")),
     "dask": ("2", ("--jobs", "2", "--executor", "dask")),
 }
-QUICK = ("here, two threads", "one worker")
+QUICK = ("two workers",)
 
 
 def embedded() -> list[str]:

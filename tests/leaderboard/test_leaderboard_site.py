@@ -338,10 +338,11 @@ def test_building_never_imports_torch(tmp_path):
 # ---- a large board
 
 
-def test_a_board_of_50_methods_20_problems_and_10_seeds(tmp_path, record_property):
+@pytest.mark.parametrize(("problems", "seeds"), [(4, 2), pytest.param(20, 10, marks=pytest.mark.slow)])
+def test_a_board_of_50_methods(tmp_path, record_property, problems, seeds):
     methods = {f"method_{n:02}": (1 + n % 7, n % 3, 0.2 + 0.04 * n) for n in range(50)}
-    results = make_results(methods, {f"problem_{n:02}": {} for n in range(20)}, seeds=10)
-    assert len(results.curve) == 100_000
+    results = make_results(methods, {f"problem_{n:02}": {} for n in range(problems)}, seeds=seeds)
+    assert len(results.curve) == 500 * problems * seeds
     start, busy = time.perf_counter(), time.process_time()
     index = write_site(Material({"default": results}), tmp_path / "out")
     seconds, busy = time.perf_counter() - start, time.process_time() - busy

@@ -189,6 +189,7 @@ def lanes_of(name):
             cost=[None, 250, None, 371, 600][i],
             seed=i,
             among=plugins(TinySum),
+            schedule=Schedule(ratio=2),
         )
         for i in range(5)
     ]
