@@ -28,9 +28,9 @@ test: $(VENV)/.test
 test-slow: $(VENV)/.test
 	$(PYTEST) $(ALL_CORES) -m slow
 
-# What a change is tried with while it is being written: of each test of `make test` its first case.
+# What a change is tried with while it is being written: what runs in this process, and of a parametrised test its first case.
 test-quick: $(VENV)/.test
-	$(PYTEST) $(ALL_CORES) -m "not slow and not long" --one-case
+	$(PYTEST) $(ALL_CORES) -m "not whole and not slow and not long" --one-case
 
 # What takes many minutes: hundreds of killed processes, every method on a cluster.
 soak: $(VENV)/.test

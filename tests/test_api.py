@@ -283,6 +283,7 @@ def test_solve_finds_the_minimum():
     assert got.phi == pytest.approx(0.5 * (0.25 + 0.64 + 0.25 + 0.16))
 
 
+@pytest.mark.whole
 def test_solve_says_that_a_target_cannot_be_certified():
     got = bilevelbench.solve(f, g, start(), start(), algorithm="aid", eta_x=0.3, steps=300, target=1e-2)
     assert got.status == "budget"

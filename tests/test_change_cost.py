@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).parents[1]
 _SPEC = importlib.util.spec_from_file_location("change_cost", ROOT / "tools" / "change_cost.py")
 change_cost = importlib.util.module_from_spec(_SPEC)

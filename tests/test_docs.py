@@ -15,6 +15,8 @@ from bilevelbench.cli.app import main
 from bilevelbench.results.schema import CURVE, RUNS
 from bilevelbench.results.status import Status
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).parents[1]
 PAGES = {
     str(path.relative_to(ROOT)): blocks(path, str(path.relative_to(ROOT)))

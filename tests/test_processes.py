@@ -12,6 +12,8 @@ import pytest
 from bilevelbench import processes
 from bilevelbench.processes import TIME_OVER, end_after, peak_memory
 
+pytestmark = pytest.mark.whole
+
 #: A system without what Windows lacks; run before the package is imported.
 WINDOWS = """
 import os, signal, sys

@@ -98,6 +98,7 @@ def test_end_solves_at_the_answer_of_a_method_that_chooses():
     assert got.curve["phi"].isna().all()
 
 
+@pytest.mark.whole
 def test_end_can_meet_a_target():
     known = {"mu": 1.0, "L_g": 2.0, "L_f": 1.0, "rho_g": 0.0}
     got = aid(steps=60, evaluate="end", target=1e-6, constants=known)
@@ -111,11 +112,13 @@ def test_a_schedule_evaluates_where_it_says():
     assert len(got.curve) < len(aid(steps=30, evaluate=Schedule(ratio=1.1)).curve)
 
 
+@pytest.mark.whole
 def test_evaluation_does_not_move_the_answer():
     answers = [aid(steps=25, evaluate=how).x for how in ("auto", "never", "end", Schedule())]
     assert all(torch.equal(answers[0], x) for x in answers)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("product", "is_known"), [(0.001, True), (0.1, True), (30.0, False)])
 def test_auto_spends_a_tenth_of_the_time(clock, product, is_known):
     """f2ba asks for no products: all of them are evaluation. A pass takes ten milliseconds."""
@@ -142,6 +145,7 @@ def test_a_target_below_zero_is_a_sentence():
 # ---- time
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("evaluate", ["auto", "end", "never", Schedule()])
 @pytest.mark.parametrize("product", [0.01, 0.5, 20.0])
 def test_seconds_are_for_the_whole_call(clock, evaluate, product):

@@ -77,6 +77,7 @@ def test_penalty_on_a_ridge():
     assert got.counts["first_order"] == 3 * 800 + 3
 
 
+@pytest.mark.whole
 def test_penalty_is_off_by_the_inverse_of_lam():
     def off(lam: float) -> float:
         got = hg.penalty(ridge_f, ridge_g, t(X), t(Y), lam=lam, steps=800, step=STEP / 2)
@@ -163,6 +164,7 @@ def test_modules_and_an_optimiser():
     np.testing.assert_allclose(penalties["log"].detach(), X - 0.5 * RIDGE, atol=1e-8)
 
 
+@pytest.mark.whole
 def test_warm_starts():
     cold = hg.implicit(ridge_f, ridge_g, t(X), t(Y))
     warm = hg.implicit(ridge_f, ridge_g, t(X), t(Y), v=cold.v)

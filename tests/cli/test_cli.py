@@ -155,6 +155,7 @@ def test_version():
 # ---- run
 
 
+@pytest.mark.whole
 def test_the_example_makes_two_tables_and_a_page(example):
     folder, out = example
     runs, curve = (pd.read_parquet(folder / f"{name}.parquet") for name in ("runs", "curve"))
@@ -176,6 +177,7 @@ def test_the_example_makes_two_tables_and_a_page(example):
     assert "\x1b" not in out  # plain lines where there is no terminal
 
 
+@pytest.mark.whole
 def test_the_same_command_again_runs_nothing(example):
     folder, _ = example
     before, table = stamps(folder), (folder / "runs.parquet").read_bytes()
@@ -186,6 +188,7 @@ def test_the_same_command_again_runs_nothing(example):
     assert (folder / "runs.parquet").read_bytes() == table
 
 
+@pytest.mark.whole
 def test_two_folders_two_ways_one_table(example, tmp_path):
     code, out, err = cli(*EXAMPLE, "--jobs", 0, "-o", tmp_path / "b")
     assert (code, err) == (0, "")
@@ -254,6 +257,7 @@ def test_a_path_with_brackets_is_only_a_path(tmp_path):
     assert str(folder) in out
 
 
+@pytest.mark.whole
 def test_a_pseudo_terminal_gets_live_progress(tmp_path):
     master, slave = pty.openpty()
     command = [sys.executable, "-W", "error", "-m", "bilevelbench", *EXAMPLE, "--jobs", "0", "-o", str(tmp_path / "o")]
@@ -663,6 +667,7 @@ def test_reports_that_cannot_be_made(mixed, tmp_path):
         assert "choose another file with -o" in sentence
 
 
+@pytest.mark.whole
 def test_merge(example, mixed, tmp_path):
     code, out, err = cli("merge", example[0], mixed[0], "-o", tmp_path / "both")
     assert (code, err) == (0, "")
@@ -674,6 +679,7 @@ def test_merge(example, mixed, tmp_path):
     assert "has no packs to merge" in refused("merge", tmp_path / "gone", "-o", tmp_path / "both")
 
 
+@pytest.mark.whole
 def test_merge_of_damaged_packs(example, mixed, tmp_path):
     for name, folder in (("lost", example[0]), ("bad", mixed[0])):
         shutil.copytree(folder, tmp_path / name)

@@ -15,6 +15,8 @@ from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import UnknownName
 from bilevelbench.testing import run_checks
 
+pytestmark = pytest.mark.whole
+
 
 def loaded(kind, path):
     return (registry().algorithm if kind == "method" else registry().problem)(str(path)).value

@@ -120,6 +120,7 @@ def bilevelbench(site, *arguments):
 # ---- distributions, in a process of their own
 
 
+@pytest.mark.whole
 def test_installed_plugins_are_found_and_broken_ones_are_named(site):
     done = bilevelbench(site, "list", "--json")
     assert done.returncode == 0, done.stderr
@@ -134,6 +135,7 @@ def test_installed_plugins_are_found_and_broken_ones_are_named(site):
     assert not any("Traceback" in line for line in warnings)
 
 
+@pytest.mark.whole
 def test_an_installed_method_runs_in_a_worker_process(site, tmp_path):
     done = bilevelbench(site, "run", "-a", "acme_gd", "-p", "quadratic", "--steps", 3, "--jobs", 1, "-o", tmp_path)
     assert done.returncode == 0, done.stderr

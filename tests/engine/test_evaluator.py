@@ -325,6 +325,7 @@ def test_stated_error_of_every_problem_that_is_solved_for(problem, monkeypatch):
         assert 1e-13 < difference <= loose(x, y).error
 
 
+@pytest.mark.whole
 def test_every_strongly_convex_problem_is_certified():
     """All built-in ones but the one whose lower level trains a network, as far as their data are here."""
     slow = {"logreg_digits", "newsgroups", "newsgroups_synthetic", "gpt2_cleaning"}

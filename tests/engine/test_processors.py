@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
 MODES = ["", "AUTO", "COMPATIBLE", "SSE4_2", "AVX2", "AVX512"]
 STRICT = ["AUTO,STRICT", "COMPATIBLE,STRICT", "SSE4_2,STRICT", "AVX2,STRICT", "AVX512,STRICT"]
 MAKERS = {"intel": 1, "another": 0}

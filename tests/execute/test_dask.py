@@ -29,6 +29,8 @@ from bilevelbench.execute.run import run_trials
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
+pytestmark = pytest.mark.whole
+
 DASK = ("--executor", "dask")
 ETAS = {"exit": (1.0, 0.1), "hang": (1.0,), "eat": (0.1, 1.0, 0.2), "kill parent": (0.1, 1.0)}
 

@@ -19,6 +19,8 @@ from bilevelbench.execute.executor import Execution
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
+pytestmark = pytest.mark.whole
+
 PLUGIN = """
 from bilevelbench import Executor, InvalidInput, hookimpl, run_and_store
 

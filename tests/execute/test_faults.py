@@ -23,6 +23,8 @@ from bilevelbench.execute.run import run_trials
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
+pytestmark = pytest.mark.whole
+
 
 def finish(folder, *more, **options):
     """The same command again, to its end: what it says."""

@@ -20,6 +20,8 @@ from bilevelbench.cli.app import main
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
+pytestmark = pytest.mark.whole
+
 # Eight packs of two trials; each takes part of a second.
 COMMAND = ["run", "-a", "f2ba", "-p", "quadratic[data_seed=0,1,2,3,4,5,6,7]", "--seeds", "2", "--steps", "400"]
 PACKS, TRIALS = 8, 16

@@ -21,6 +21,8 @@ from bilevelbench.plan.trial import Budget, Spec
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.store import Store
 
+pytestmark = pytest.mark.whole
+
 METHOD = """
 import os, signal, sys, time
 from dataclasses import dataclass

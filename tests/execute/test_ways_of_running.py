@@ -13,6 +13,8 @@ from bilevelbench.discovery.registry import registry
 from bilevelbench.results.schema import Results
 from bilevelbench.results.tables import load_results
 
+pytestmark = pytest.mark.whole
+
 METHODS = ("f2ba", "aid", "f2sa[batch=4]", "pzobo[Q=2]")  # penalty, implicit, stochastic, zeroth order
 WAYS = {
     "here, two threads": ("2", ()),

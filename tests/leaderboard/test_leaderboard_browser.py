@@ -32,7 +32,10 @@ ARGUMENTS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 
-pytestmark = pytest.mark.filterwarnings("default::ResourceWarning", "default::DeprecationWarning")
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.filterwarnings("default::ResourceWarning", "default::DeprecationWarning"),
+]
 
 
 def no_browser(reason):

@@ -105,6 +105,7 @@ def bilevelbench(capfd, *arguments):
     return out
 
 
+@pytest.mark.whole
 def test_the_documented_way_to_submit(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "suite.toml").write_text(SUITE)

@@ -109,6 +109,7 @@ def test_default_ball_holds_the_solution_or_is_not_there():
     assert cls(radius=3).resolve(Constants({**given, "C_f": bound(4)})).radius == 3
 
 
+@pytest.mark.whole
 def test_packed_equals_alone_on_a_finite_sum():
     among = plugins(TinySum)
     trials = [

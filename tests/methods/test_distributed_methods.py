@@ -16,6 +16,8 @@ from bilevelbench.engine.agents import leader
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.spec_text import parse_spec
 
+pytestmark = pytest.mark.whole
+
 DX, DY, K = 4, 6, 3
 STEPS = 50
 F2BA = f"K={K},lam=10,eta_x=0.1,a_y=0.3,a_z=0.4"

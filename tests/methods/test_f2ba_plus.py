@@ -141,6 +141,7 @@ def test_momentum_without_mu_is_a_sentence():
 # ---- MEHA
 
 
+@pytest.mark.whole
 def test_bias_of_meha_falls_as_one_over_its_penalty():
     """With power = 0 the penalty stays, and so does the bias."""
     _, instance = wavy(analytic=True)

@@ -98,6 +98,7 @@ def test_lanes_of_these_packs_leave_at_different_times(method, problem):
     assert set(runs.status) <= {"budget", "target"}
 
 
+@pytest.mark.whole
 def test_some_of_these_lanes_reach_their_target():
     assert sum((each_alone(method, "tail_anchor").runs.status == "target").any() for method in METHODS) >= 5
 

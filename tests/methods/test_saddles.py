@@ -36,6 +36,7 @@ def test_perturbed_methods_leave_the_saddle_in_every_seed(method, problem):
     assert runs.steps.max() < 4000
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("method", ["f2ba", "aid", "rahgd"])
 def test_methods_without_kicks_stay_at_the_saddle(method, problem):

@@ -195,6 +195,7 @@ def lanes_of(name):
     ]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", PACKS)
 def test_packed_equals_alone_also_when_steps_are_refused(name):
     trials, among = lanes_of(name), plugins(TinySum)
@@ -248,6 +249,7 @@ def final_gradient(instance, x, y):
         return float(Evaluator(instance)(*at).grad_phi[0, 0])
 
 
+@pytest.mark.whole
 def test_vrbo_stays_on_its_way_through_a_long_period_where_differences_at_the_new_x_do_not():
     """One refresh at the start, and then recursive differences alone; frequent refreshes hide the drift."""
     given = {"a": 0.2, "b": 0.1, "eta_v": 0.3, "Q": 8, "M": 2, "B": 4}

@@ -138,6 +138,7 @@ def test_blocks_of_saba_are_charged_their_rows_and_a_full_start_one_pass():
         assert pack.oracle.meter.columns()["cost"].tolist() == [init + 9 + 2 * 13]
 
 
+@pytest.mark.whole
 def test_the_share_of_refreshes_is_p():
     steps = bilevelbench.run(
         SPABA(a=1e-3, b=1e-3, batch=1, p=0.2, big=100), "quadratic[dim_x=2,dim_y=2,sigma_g=0.1]", steps=2000
@@ -213,6 +214,7 @@ def final_gradient(text, steps, **params):
         return float(Evaluator(instance)(state.x, state.y).grad_phi[0, 0])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("text", "steps"),
     [("saba[a=0.25,b=0.1,batch=4]", 800), ("srba[a=0.4,b=0.4,batch=4]", 250), ("spaba[a=0.4,b=0.4,batch=4]", 250)],

@@ -88,6 +88,7 @@ def test_neighbours_are_uncorrelated_along_each_axis(along, axis, lag):
     assert abs(np.mean((u[lag:] ** 2 - 1) * (u[:-lag] ** 2 - 1))) < 4 * 2 / len(u) ** 0.5
 
 
+@pytest.mark.whole
 def test_axes_are_uncorrelated_with_each_other(along):
     table = np.corrcoef([along(axis)[:CALLS] for axis in AXES])
     assert np.abs(table - np.eye(len(AXES))).max() < 4.5 / CALLS**0.5

@@ -358,6 +358,7 @@ def test_L_g_and_rho_g_hold_where_y_star_can_be(plain: Numpy) -> None:
         assert torch.linalg.matrix_norm(there - here, 2) <= instance.constants.rho_g * distance
 
 
+@pytest.mark.whole
 def test_curvature_of_phi_and_its_maximum() -> None:
     """∇²φ at the four points: its columns along the steepest direction and another against differences of ∇φ."""
     problem, h = LabelCleaningDigits(ridge=0.01), 1e-2

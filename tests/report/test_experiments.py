@@ -402,6 +402,7 @@ def test_a_panel_may_be_of_one_problem():
     assert drawn.axes[2].texts[0].get_text() == "no finite value of w"
 
 
+@pytest.mark.whole
 def test_every_format_tells_the_verdicts(nasty, tmp_path):
     report = read_report(nasty)
     assert report.warnings == []
@@ -495,6 +496,7 @@ def test_what_tune_left_in_the_folder_is_told(tmp_path, text, said):
     assert find_outcomes(tmp_path, results)[0][0].tuning == said
 
 
+@pytest.mark.whole
 def test_without_torch(nasty, tmp_path):
     code = (
         "import sys, pathlib\n"
@@ -607,6 +609,7 @@ def assert_at_the_minimum(one, trials):
             assert values.iloc[0] / values.iloc[-1] > 1000, column
 
 
+@pytest.mark.whole
 def test_figure_1_is_reproduced_on_one_split(figure1, float64):
     assert_at_the_minimum(figure1(steps=2000, problem=["ridge_abalone[features=scaled,data_seed=0]"]), 1)
 

@@ -293,6 +293,7 @@ def test_a_method_looks_the_same_everywhere_and_unlike_the_others():
 # ---- without torch
 
 
+@pytest.mark.whole
 def test_reports_never_import_torch(tmp_path):
     data = results({"label": "a"}, {"label": "b"})
     Store(tmp_path / "store").add(data.runs, data.curve, {})

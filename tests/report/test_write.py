@@ -66,6 +66,7 @@ def test_a_folder_takes_tables_and_figures(folder, tmp_path, format_, files, mon
     assert "figures: " in said
 
 
+@pytest.mark.whole
 def test_figures_of_everything(folder, tmp_path):
     made_paths = save_figures(read_report(folder), tmp_path)
     axes = ("first_order", "weighted", "step", "seconds")
@@ -76,6 +77,7 @@ def test_figures_of_everything(folder, tmp_path):
     assert len(made_paths) == 2 * len(names)
 
 
+@pytest.mark.whole
 def test_a_file_takes_one_text(folder, tmp_path):
     report = read_report(folder)
     for format_ in ("md", "csv", "latex"):
@@ -141,6 +143,7 @@ def test_the_reference_is_what_every_row_reached():
     assert list(rates.readable(rows)["HVPs"]) == ["11", "0", "–", "–"]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "trials",
     [
@@ -187,6 +190,7 @@ def test_what_cannot_be_written_is_a_sentence(folder, tmp_path, format_):
             write_report(read_report(folder), format_, folder, tmp_path / "file" / name)
 
 
+@pytest.mark.whole
 def test_without_torch(folder, tmp_path):
     code = (
         "import sys, pathlib\n"

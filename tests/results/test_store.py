@@ -266,6 +266,7 @@ def writer(folder, start, stop):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.whole
 def test_a_killed_writer_leaves_only_whole_packs(ours):
     kills = 4
     for k in range(kills):
@@ -285,6 +286,7 @@ def test_a_killed_writer_leaves_only_whole_packs(ours):
     assert "after" in ours.done()
 
 
+@pytest.mark.whole
 def test_two_processes_share_a_store(ours):
     processes = [writer(ours.folder, 0, 40), writer(ours.folder, 10, 50)]  # 30 packs are written by both
     for process in processes:
@@ -537,6 +539,7 @@ def test_reading_writes_nothing_and_reports_problems(ours):
     assert set(ours.folder.rglob("*")) < set(before)
 
 
+@pytest.mark.whole
 def test_five_hundred_packs(ours, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # not what is tested here
     runs, curve = frames("x")

@@ -17,6 +17,8 @@ from bilevelbench.discovery.registry import registry
 from bilevelbench.results.tables import load_results
 from bilevelbench.testing import run_checks
 
+pytestmark = pytest.mark.whole
+
 GALLERY = Path(__file__).parent / "gallery"
 
 #: file -> the check that catches it, and a part of what it says

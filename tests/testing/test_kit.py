@@ -140,6 +140,7 @@ def test_lanczos_stops_when_there_is_nothing_more():
     assert torch.linalg.eigvalsh(_lanczos(lambda v: 3 * v, start, 10)).tolist() == [[pytest.approx(3)]]
 
 
+@pytest.mark.whole
 def test_check_by_name_in_a_worker():
     found = check_plugin("quadratic[dim_x=2,dim_y=3,sigma_g=0.5]")
     assert {o.plugin for o in found} == {"quadratic[dim_x=2,dim_y=3,sigma_g=0.5]"}
@@ -162,6 +163,7 @@ def test_mistakes_of_the_caller(name, options, words):
         check_plugin(name, **options)
 
 
+@pytest.mark.whole
 def test_an_unknown_name_has_a_suggestion():
     with pytest.raises(InvalidInput, match="unknown method or problem 'f2baa'; did you mean 'f2ba'"):
         check_plugin("f2baa")

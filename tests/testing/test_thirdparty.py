@@ -18,6 +18,8 @@ import pytest
 from doc_blocks import blocks, run_blocks
 from setuptools import find_packages
 
+pytestmark = pytest.mark.whole
+
 SOURCE = Path(__file__).parents[2] / "plugins" / "example_thirdparty"
 
 

@@ -22,6 +22,8 @@ from bilevelbench.plan.suite import Suite
 from bilevelbench.plan.trial import Budget, Schedule
 from bilevelbench.results.tables import load_results
 
+pytestmark = pytest.mark.whole
+
 BAD = Path(__file__).with_name("agents_gone_wrong.py")
 TWO = "quadratic_agents[agents=2,dim_x=2,dim_y=3]"
 F2BA = "dist_f2ba[K=2,lam=10,eta_x=0.1,a_y=0.2,a_z=0.2]"

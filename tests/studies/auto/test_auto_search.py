@@ -112,6 +112,7 @@ def test_a_budget_covers_the_search(budget):
     assert got.search["cost"].sum() <= SHARE * budget
 
 
+@pytest.mark.whole
 def test_too_little_for_a_search_is_said():
     assert "there was room for no search" in quietly(budget=60).message
     assert "no search" not in quietly(budget=6000).message
@@ -179,6 +180,7 @@ def test_who_is_tried_depends_on_the_data():
 # ---- when things go wrong
 
 
+@pytest.mark.whole
 def test_a_run_that_diverges_is_run_again_with_a_smaller_step():
     """A long way down a gentle slope, which the search likes to take in large steps, there is a wall."""
 

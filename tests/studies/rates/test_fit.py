@@ -19,6 +19,7 @@ def test_slope_of_an_exact_power_is_its_exponent():
     assert found.local == pytest.approx([2.5] * 7)
 
 
+@pytest.mark.whole
 def test_interval_covers_the_truth_at_its_level():
     """Seeds whose exponents scatter around 2: about 95 of 100 intervals hold 2."""
     rng, eps = np.random.default_rng(1), 0.2 / np.sqrt(2) ** np.arange(6)

@@ -279,6 +279,7 @@ def test_the_same_command_finds_everything_done(folder):
     assert (folder / "best.toml").read_bytes() == before
 
 
+@pytest.mark.whole
 def test_an_interrupted_search_goes_on_to_the_same_choice(tmp_path):
     suite = plan("f2ba", "aid", search="halving", trials=9, cost=3000)
     rounds = 0
@@ -312,6 +313,7 @@ def test_default_and_tuned_may_share_a_folder(folder, tmp_path):
     assert len(material.results["tuned"].runs) == 4
 
 
+@pytest.mark.whole
 def test_the_figure_is_written_and_reported(folder, tmp_path):
     for name in ("sensitivity-1.svg", "sensitivity-1.png"):
         assert (folder / name).stat().st_size > 1000
