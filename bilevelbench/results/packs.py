@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import stat
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,12 +22,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bilevelbench.errors import InvalidInput, StoreError
+from bilevelbench.results.possible import impossible
 from bilevelbench.results.schema import REAL, check_version, curve_schema, runs_schema
 
 TABLES = ("runs.parquet", "curve.parquet")
 
 _PACK_NAME = re.compile(r"[0-9a-f]{16}")
 _CHECKSUM = b',\n"checksum": '  # starts the last line of pack.json; what precedes it is what is summed
+
+#: What is read of one file, wherever it comes from; a pack of a thousand long trials stays far below both.
+_MOST_BYTES, _MOST_CELLS = 2**28, 20_000_000
 
 #: What readers take for granted in pack.json, where it is there.
 _SHAPE: dict[str, tuple[type, ...]] = {
@@ -167,6 +172,9 @@ def read_pack(path: Path) -> StoredPack:
     strangers = set(curve["trial_id"].unique().to_pylist()) - set(record["trial_ids"])
     if strangers:
         raise _corrupt(path, TABLES[1], f"has trial {min(strangers)!r}, which the pack does not hold")
+    fault = impossible(runs, curve)
+    if fault:
+        raise _corrupt(path, TABLES[0], fault)
     return StoredPack(path, record, runs, curve)
 
 
@@ -239,10 +247,19 @@ def _verified(path: Path, record: Mapping[str, Any], file: str) -> bytes:
 
 def _parsed(path: Path, file: str, data: bytes, columns: list[str] | None = None) -> pa.Table:
     try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(columns=columns, use_threads=False)
-        table.validate(full=True)
+        return read_parquet(pa.BufferReader(data), columns)
     except (pa.ArrowException, OSError) as error:
-        raise _corrupt(path, file, f"is not a parquet file ({error})") from error
+        raise _corrupt(path, file, f"is not a parquet file that can be read ({error})") from error
+
+
+def read_parquet(source: Any, columns: list[str] | None = None) -> pa.Table:
+    """A table whose size is looked at before it is unpacked: a few kilobytes can hold millions of equal rows."""
+    file = pq.ParquetFile(source)
+    rows, width = file.metadata.num_rows, file.metadata.num_columns
+    if rows * width > _MOST_CELLS:
+        raise pa.ArrowInvalid(f"{rows:,} rows of {width} columns; at most {_MOST_CELLS:,} numbers are read")
+    table = file.read(columns=columns, use_threads=False)
+    table.validate(full=True)
     return table
 
 
@@ -265,6 +282,11 @@ def _corrupt(path: Path, file: str, what: str) -> CorruptPack:
 
 def _read(path: Path, file: str) -> bytes:
     try:
+        found = (path / file).stat()
+        if not stat.S_ISREG(found.st_mode):  # reading from a pipe would wait for somebody to write
+            raise _corrupt(path, file, "is not a file")
+        if found.st_size > _MOST_BYTES:
+            raise _corrupt(path, file, f"has {found.st_size:,} bytes; at most {_MOST_BYTES:,} are read")
         return (path / file).read_bytes()
     except OSError as error:
         raise _corrupt(path, file, f"cannot be read ({error.strerror})") from error

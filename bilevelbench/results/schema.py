@@ -184,10 +184,10 @@ def check_version(version: int, where: str = "") -> None:
             f"{prefix}written by a newer bilevelbench (schema {version}, this one knows {SCHEMA_VERSION}); "
             "upgrade bilevelbench"
         )
-    lost = [v for v in range(version, SCHEMA_VERSION) if v not in UPGRADES]
-    if lost:
+    lost = next((v for v in range(version, SCHEMA_VERSION) if v not in UPGRADES), None)
+    if lost is not None:
         raise StoreError(
-            f"{prefix}written with schema {version}, and nothing upgrades schema {lost[0]} to {lost[0] + 1}; "
+            f"{prefix}written with schema {version}, and nothing upgrades schema {lost} to {lost + 1}; "
             "run the trials again into a new folder"
         )
 

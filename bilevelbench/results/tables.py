@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bilevelbench.errors import StoreError
 from bilevelbench.results.compare import disagreements, witnesses
-from bilevelbench.results.packs import TABLES, StoredPack, none_readable, read_packs
+from bilevelbench.results.packs import TABLES, StoredPack, none_readable, read_packs, read_parquet
+from bilevelbench.results.possible import impossible
 from bilevelbench.results.schema import (
+    CURVE,
+    RUNS,
     SCHEMA_VERSION,
     Results,
     Tables,
@@ -42,13 +44,17 @@ def load_results(folder: str | Path) -> Results:
             what = f"has neither packs nor {missing[0]}"
         raise StoreError(f"no results: {str(folder)!r} {what}; run `bilevelbench run --all -o {folder}` first")
     try:
-        runs, curve = (pq.ParquetFile(folder / file).read() for file in TABLES)
+        runs, curve = (read_parquet(folder / file) for file in TABLES)
         versions = runs.column("schema_version").to_pylist() or [SCHEMA_VERSION]
     except (OSError, KeyError, pa.ArrowException) as error:
         raise StoreError(
             f"the published tables in {str(folder)!r} cannot be read ({error}); fetch or publish them again"
         ) from error
     check_version(max(versions), str(folder / "runs.parquet"))
+    whole = RUNS.keys() <= set(runs.column_names) and CURVE.keys() <= set(curve.column_names)  # else its user says so
+    fault = impossible(runs, curve) if whole else None
+    if fault:
+        raise StoreError(f"{str(folder / 'runs.parquet')!r} {fault}; fetch or publish the tables again")
     return Results(*upgrade(runs.to_pandas(), curve.to_pandas(), max(versions)), records=[])
 
 

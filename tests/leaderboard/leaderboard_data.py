@@ -45,7 +45,7 @@ def make_results(methods, problems, seeds, points=10, seed=0, prefix="t"):
                         "problem_params": json.dumps(params), "seed": s,
                         "status": "diverged" if failed else "budget",
                         "message": f"x is not finite after step {last['step']} {SCRIPT}" if failed else "",
-                        "steps": last["step"], "first_order": last["first_order"],
+                        "steps": last["step"], "first_order": last["first_order"], "grad_g": last["first_order"],
                         "second_order": last["second_order"], "cost": last["cost"], "seconds": last["seconds"],
                         "pack_lanes": 1.0, "best_grad_phi": last["grad_phi"], "phi": last["phi"],
                         "grad_phi": last["grad_phi"], "plugin": "hand", "plugin_version": "1",

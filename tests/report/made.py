@@ -17,7 +17,7 @@ def results(*trials, records=()):
         row = {
             "trial_id": f"t{n:03}", "algorithm": "gd", "problem": "quadratic", "seed": n, "status": "budget",
             "best_grad_phi": min((g for *_, g in points), default=None), "phi": 1.0, "first_order": first,
-            "second_order": second, "cost": float(first + second),
+            "grad_g": first, "second_order": second, "cost": float(first + second), "steps": len(points),
         }  # fmt: skip
         runs.append(row | given)
         curve += [

@@ -60,8 +60,9 @@ def made(checks, trials, missing=(), **more):
         planned.append({"id": f"t{n}", "method": method, "algorithm": row["algorithm"], "problem": row["problem"]})
         if n in missing:
             continue
-        runs.append(row)
-        for step in range(max(map(len, given.values()), default=0)):
+        steps = max(map(len, given.values()), default=0)
+        runs.append(row | {"steps": steps})
+        for step in range(steps):
             there = {key: values[step] for key, values in given.items() if step < len(values)}
             curve.append({"trial_id": f"t{n}", "step": step, "cost": 10.0 * step} | there)
     one = Experiment.model_validate({"figure": figure(*checks, **more).model_dump(), "trials": planned})

@@ -49,7 +49,7 @@ def results(*trials):
         row = {
             "trial_id": f"t{n:03}", "algorithm": "gd", "problem": "quadratic", "problem_params": "{}", "seed": n,
             "status": "budget", "best_grad_phi": min((g for _, g in points if g == g), default=None), "phi": 1.0 + n,
-            "first_order": 10 * n, "second_order": n, "cost": 100.0,
+            "first_order": 10 * n, "grad_g": 10 * n, "second_order": n, "cost": 100.0, "steps": len(points),
         }  # fmt: skip
         runs.append(row | given)
         exact = {"trial_id": f"t{n:03}", "phi": 1.0, "grad_phi_error": 0.0}

@@ -24,6 +24,7 @@ def add(where, *ids, curve_phi=0.5, extra=None, **columns):
             "seed": 5,
             "status": "budget",
             "phi": 1.0,
+            "steps": 2,
             **columns,
         }
         for i in ids

@@ -27,7 +27,14 @@ RECORD = {"trials": [{"id": "a", "algorithm": {"name": "f2ba"}}], "environment":
 
 
 def frames(*ids, phi=1.0, **columns):
-    same = {"algorithm": "f2ba", "problem": "quadratic", "status": "budget", "phi": phi, **columns}
+    same = {
+        "algorithm": "f2ba",
+        "problem": "quadratic",
+        "status": "budget",
+        "phi": phi,
+        "steps": 2,
+        "cost": 2.0,
+    } | columns
     runs = [{"trial_id": i, "seed": k, **same} for k, i in enumerate(ids)]
     curve = [{"trial_id": i, "step": s, "cost": s, "phi": phi / (s + 1)} for i in ids for s in range(3)]
     return runs_frame(runs), curve_frame(curve)
