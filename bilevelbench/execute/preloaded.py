@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 from importlib.metadata import entry_points
 
-import scipy.special  # noqa: F401 (a pack asks for it when it begins)
-
-import bilevelbench.execute.local  # noqa: F401
 from bilevelbench.discovery.hookspecs import GROUP
+
+gc.disable()  # until a worker begins: imports make little garbage, and a page that the collector touches is no longer shared
+
+for module in ("bilevelbench.execute.local", "scipy.special"):  # a pack asks for the second when it begins
+    importlib.import_module(module)
 
 with contextlib.suppress(Exception):  # a plugin that is broken is reported by the workers, which try again
     for point in entry_points(group=GROUP):

@@ -38,10 +38,9 @@ def worker_context() -> ForkServerContext | SpawnContext:
     """Forks of the server, where there can be one and it was loaded with the settings that hold now; else fresh processes."""
     if sys.platform != "linux" or multiprocessing.parent_process() is not None:  # a Dask worker leaves no server behind
         return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
     if _settings_of_server() != _settings(os.environ):
         return multiprocessing.get_context("spawn")
-    return context
+    return multiprocessing.get_context("forkserver")
 
 
 def start_server() -> None:
@@ -50,13 +49,16 @@ def start_server() -> None:
 
 
 @functools.cache
-def _settings_of_server() -> dict[str, str]:
-    """Those with which it is loaded; the first call starts it."""
+def _settings_of_server() -> dict[str, str] | None:
+    """Those with which it is loaded; the first call starts it. None without a server: its socket needs room in TMPDIR."""
     from multiprocessing import forkserver
 
     forkserver.set_forkserver_preload(["bilevelbench.execute.preloaded"])
-    with ignore_sigint_in_children():
-        forkserver.ensure_running()
+    try:
+        with ignore_sigint_in_children():
+            forkserver.ensure_running()
+    except OSError:
+        return None
     return _settings(os.environ)
 
 
@@ -86,6 +88,7 @@ def start_worker(memory: float | None) -> None:
     registry()  # now, and not within the time limit of the first pack
     np.random.seed(random.SystemRandom().getrandbits(32))  # forks of one server would all draw the same
     gc.freeze()  # what is imported stays: the collector need not look through it again and again
+    gc.enable()
     if memory is not None:
         limit_memory(memory)
 
