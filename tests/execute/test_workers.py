@@ -9,12 +9,11 @@ import sys
 import psutil
 import pytest
 from test_kill import workers
+from test_local import METHOD, trial
 
 from bilevelbench.discovery.registry import registry
 from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.workers import with_environment, worker_context
-from bilevelbench.plan.trial import Budget, Spec
-from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.store import Store
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the server")
@@ -32,33 +31,12 @@ print(*(open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks))
 """
 
 
-KILLS_ONCE = """
-import os, signal, time
-from dataclasses import dataclass
-from pathlib import Path
-from torch import Tensor
-from bilevelbench import Algorithm
-
-@dataclass(frozen=True)
-class State:
-    x: Tensor
-    y: Tensor
-
-class Once(Algorithm):
-    name = "once"
-    uses = frozenset()
-    seen: str
-
-    def init(self, x0, y0, oracle):
-        return State(x0, y0)
-
-    def step(self, s, oracle):
-        if not Path(self.seen).exists():
-            Path(self.seen).write_text(f"{os.getppid()} {os.getpid()}")
-            os.kill(os.getppid(), signal.SIGKILL)
-            time.sleep(10**6)
-        return s
-"""
+KILL = "os.kill(os.getppid(), signal.SIGKILL)"
+KILL_ONCE = """if not os.path.exists({seen!r}):
+                    with open({seen!r}, "w") as file:
+                        print(os.getppid(), os.getpid(), file=file)
+                    os.kill(os.getppid(), signal.SIGKILL)
+                    time.sleep(10**6)"""
 
 
 @linux
@@ -101,11 +79,10 @@ def test_settings_that_are_read_when_libraries_load_need_a_fresh_process(monkeyp
 
 @linux
 def test_a_server_that_is_killed_takes_its_workers_along_and_another_one_goes_on(tmp_path):
-    file, seen = tmp_path / "once.py", tmp_path / "seen"
-    file.write_text(KILLS_ONCE)
-    store = Store(tmp_path / "out")
-    spec = Spec(name=str(file), params={"seen": str(seen)})
-    pack = (make_trial(registry(), spec, Spec(name="quadratic"), budget=Budget(steps=2)),)
+    file, seen, store = tmp_path / "once.py", tmp_path / "seen", Store(tmp_path / "out")
+    assert KILL in METHOD
+    file.write_text(METHOD.replace(KILL, KILL_ONCE.format(seen=str(seen))))
+    pack = (trial(str(file), 1.0, "kill parent"),)
     with Execution(jobs=1).open(registry()) as executor:
         assert [done.statuses for done in executor([pack], store)] == [("budget",)]
         server, worker = map(int, seen.read_text().split())
