@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import sys
 import time
@@ -34,6 +33,7 @@ def check_plugin(name: str, seconds: float = 120.0, memory: float = 4.0) -> list
     `seconds` are for all checks together, `memory` is in GiB. A mistake of the caller is an InvalidInput.
     """
     from bilevelbench.discovery.loose_files import file_and_class, is_file
+    from bilevelbench.execute.workers import with_environment, worker_context
 
     for option, value in (("--seconds", seconds), ("--memory", memory)):
         if not (math.isfinite(value) and value > 0):
@@ -42,9 +42,9 @@ def check_plugin(name: str, seconds: float = 120.0, memory: float = 4.0) -> list
     file, _ = file_and_class(spec.name)
     if is_file(spec.name) and not Path(file).is_file():
         raise InvalidInput(f"file {file!r} does not exist; check the path")
-    context = multiprocessing.get_context("spawn")
+    context = worker_context()
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(name, memory, sender), daemon=True)
+    process = context.Process(target=with_environment(_work), args=(name, memory, sender), daemon=True)
     process.start()
     sender.close()
     try:
@@ -127,7 +127,7 @@ def _listen(receiver: Connection, process: Any, name: str, seconds: float, memor
 def _work(name: str, memory: float, sender: Connection) -> None:
     """In the worker. What a plugin prints goes to stderr: stdout is the report's."""
     from bilevelbench.discovery.registry import registry
-    from bilevelbench.execute.local import start_worker
+    from bilevelbench.execute.workers import start_worker
 
     os.dup2(2, 1)
     sys.stdout = sys.stderr

@@ -20,11 +20,7 @@ def list_(
     kinds = ("methods", "problems", "suites", "executors")
     if what not in (*kinds, "all"):
         raise UnknownName("kind", what, kinds)
-    from bilevelbench.discovery.catalogue import catalogue
-    from bilevelbench.discovery.registry import registry
-
-    chosen = {kind: rows for kind, rows in catalogue(registry()).items() if what in (kind, "all")}
-    warn_failures(registry())
+    chosen = {kind: rows for kind, rows in _catalogue().items() if what in (kind, "all")}
     if as_json:
         typer.echo(json.dumps(chosen[what] if what != "all" else chosen, indent=2))
         return
@@ -33,6 +29,22 @@ def list_(
             _print_methods(rows)
         else:
             print_rows(kind, rows)
+
+
+def _catalogue() -> dict[str, list[dict[str, Any]]]:
+    """As remembered, or from the registry, with warnings about plugins that are left out."""
+    from bilevelbench.discovery.remembered import remember, remembered
+
+    if (known := remembered()) is not None:
+        return known
+    from bilevelbench.discovery.catalogue import catalogue
+    from bilevelbench.discovery.registry import registry
+
+    rows = catalogue(registry())
+    warn_failures(registry())
+    if not registry().failures:
+        remember(rows)
+    return rows
 
 
 def _print_methods(rows: list[dict[str, Any]]) -> None:

@@ -18,7 +18,7 @@ from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
 from bilevelbench.report.analysis.failures import sentences
 from bilevelbench.report.analysis.ranking import ranking
-from bilevelbench.report.analysis.summary import ACCURACIES, MAPPED, RANKING, readable, readable_board, summary
+from bilevelbench.report.analysis.summary import ACCURACIES, MAPPED, RANKING, readable, readable_board, summary, titled
 from bilevelbench.report.analysis.verdicts import Experiment, outcome, record
 from bilevelbench.report.contents import Report
 from bilevelbench.report.write import write_report
@@ -116,9 +116,9 @@ def _reporter(console: Console, total: int) -> Iterator[OnDone]:
 
 def print_ranking(console: Console, results: Results) -> None:
     """The first methods over all problems; nothing where there is one method."""
-    board = readable_board(ranking(results, ACCURACIES))
-    if len(board) < 2:
+    if titled(results.runs)["method"].nunique() < 2:
         return
+    board = readable_board(ranking(results, ACCURACIES))
     room = console.width - 2 * len(board.columns) - sum(max(len(c), 10) for c in board.columns if c != "method")
     table = Table(title=Text(RANKING), title_justify="left", box=None, pad_edge=False)
     for column in board.columns:

@@ -30,6 +30,7 @@ from bilevelbench.cli.options import (
 )
 from bilevelbench.engine.agents.torchrun import under_torchrun
 from bilevelbench.errors import InvalidInput
+from bilevelbench.execute.workers import start_server
 
 if TYPE_CHECKING:
     from bilevelbench.plan.suite import Suite
@@ -65,6 +66,8 @@ def run(
     out = out.absolute()  # before any plugin is loaded, which may change the working directory
     jobs = _jobs_under_torchrun(jobs, timed, executor)
     with interruptible():
+        if executor == "local" and jobs != 0:
+            start_server()
         from bilevelbench.cli.progress import run_with_progress
         from bilevelbench.discovery.registry import registry
         from bilevelbench.execute.executor import Execution

@@ -13,6 +13,7 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, UnknownName
 from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.claim import ClaimedSetting
+from bilevelbench.model.field_texts import field_texts
 
 #: `Ji, Yang, Liang, "Bilevel optimization: convergence analysis and enhanced design", ICML 2021` in running text.
 _NAME = r"[A-Z][\w'’-]*(?: [A-Z][\w'’-]*)*"
@@ -117,7 +118,7 @@ def describe(registry: Registry, name: str) -> Facts:
     else:
         raise UnknownName("method or problem", name, [*registry.algorithms, *registry.problems])
     cls: Any = entry.value
-    method = issubclass(cls, Algorithm)
+    method, texts = issubclass(cls, Algorithm), field_texts(cls)
     return Facts(
         kind="method" if method else "problem",
         name=cls.name,
@@ -128,7 +129,7 @@ def describe(registry: Registry, name: str) -> Facts:
             {
                 "name": key,
                 "default": _plain(field.get_default(call_default_factory=True)),
-                "what": field.description or "",
+                "what": texts[key],
             }
             for key, field in cls.model_fields.items()
         ],

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from bilevelbench.model.algorithm import Algorithm
     from bilevelbench.model.problem import Problem
 
-hookspec = pluggy.HookspecMarker("bilevelbench")
+#: Of the entry points that name plugins, and of the hooks.
+GROUP = "bilevelbench"
+
+hookspec = pluggy.HookspecMarker(GROUP)
 
 
 @hookspec

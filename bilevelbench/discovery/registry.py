@@ -19,12 +19,11 @@ import pluggy
 from bilevelbench import __version__
 from bilevelbench.discovery import hookspecs
 from bilevelbench.discovery.entry import Entry, PluginKind, reason_of, wrong_class, wrong_executor
+from bilevelbench.discovery.hookspecs import GROUP
 from bilevelbench.discovery.loose_files import class_from_file, is_file
 from bilevelbench.errors import InvalidInput, UnknownName
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.problem import Problem
-
-GROUP = "bilevelbench"
 
 #: The executors of the core. They are import paths, as those of plugins are: nothing here may know where packs run.
 EXECUTORS = {

@@ -8,11 +8,6 @@ come from outside.
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -32,7 +27,8 @@ from bilevelbench.execute.executor import (
     store_result,
 )
 from bilevelbench.execute.retry import RetryPolicy, killed_externally, lost
-from bilevelbench.processes import cause_of_death, end_after, ignore_sigint_in_children, limit_memory
+from bilevelbench.execute.workers import start_worker, with_environment, worker_context
+from bilevelbench.processes import cause_of_death, end_after, ignore_sigint_in_children
 from bilevelbench.results.store import Store
 
 #: A worker is killed when its pack takes longer than this many times its seconds, plus a time for evaluations.
@@ -138,26 +134,8 @@ class LocalExecutor(Executor):
 def _new_pool(size: int, memory: float | None) -> Any:
     from pebble import ProcessPool
 
-    context = multiprocessing.get_context("spawn")
-    return ProcessPool(max_workers=size, initializer=start_worker, initargs=(memory,), context=context)
-
-
-def start_worker(memory: float | None) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    if hasattr(signal, "SIGALRM"):
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the time limit of a pack, which ends this process
-    registry()  # now, and not within the time limit of the first pack
-    gc.freeze()  # what is imported stays: the collector need not look through it again and again
-    if memory is not None:
-        limit_memory(memory)
-
-
-def _end_with_parent() -> None:
-    """A killed parent leaves no worker that computes for nobody; what it has stored is whole."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    begin = with_environment(start_worker)
+    return ProcessPool(max_workers=size, initializer=begin, initargs=(memory,), context=worker_context())
 
 
 def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) -> Done | str:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from bilevelbench.engine.record import PackResult, failure_row
 from bilevelbench.execute.executor import Pack
+from bilevelbench.execute.workers import SERVER_LOST
 from bilevelbench.plan.packs import halves
 from bilevelbench.plan.trial import Trial
 from bilevelbench.processes import TIME_OVER
@@ -38,5 +39,5 @@ def lost(trial: Trial, cause: str, code: int | None = None) -> PackResult:
 
 
 def killed_externally(code: int | None) -> bool:
-    """A signal may come from anywhere; an exit code and the time limit are the trial's own."""
-    return code is not None and code < 0 and code != TIME_OVER
+    """A signal may come from anywhere, also to the server; any other exit code and the time limit are the trial's own."""
+    return code == SERVER_LOST or (code is not None and code < 0 and code != TIME_OVER)

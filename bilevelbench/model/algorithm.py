@@ -46,7 +46,7 @@ class Algorithm(BaseModel):
     `float | None` is filled from the problem's constants by `resolve`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
     uses: ClassVar[frozenset[str]]

@@ -223,17 +223,21 @@ class DataFile:
         return content
 
     def _keep(self, content: bytes) -> Path:
-        """Written under another name and moved, so that nobody ever sees half a file."""
-        path = self._cached
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-        return path
+        return keep_in_cache(self._cached.name, content)
+
+
+def keep_in_cache(name: str, content: bytes) -> Path:
+    """Written under another name and moved, so that nobody ever sees half a file."""
+    path = cache_folder() / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path

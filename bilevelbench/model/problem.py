@@ -22,7 +22,7 @@ class Problem(BaseModel):
     sets to the trial's.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
     max_lanes: ClassVar[int] = 256

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 U64 = npt.NDArray[np.uint64]
@@ -61,6 +60,10 @@ class Draws:
     """
 
     def __init__(self, seeds: Sequence[int]) -> None:
+        # A quarter of a second: neither for those who draw nothing nor on the clock of the first draw.
+        from scipy.special import ndtri
+
+        self._quantile = ndtri
         self.seeds: U64 = np.array([seed & _MASK for seed in seeds], dtype=np.uint64)
         self._blocks: dict[tuple[object, ...], tuple[tuple[int, ...], int, F64]] = {}
         self._vectors: dict[tuple[object, ...], tuple[F64, int, tuple[Tensor, ...]]] = {}
@@ -107,7 +110,7 @@ class Draws:
         keys = _mix(key + np.arange(first + 1, first + 1 + block, dtype=np.uint64) * np.uint64(_GOLDEN))
         made = numbers(self.seeds, keys, count)
         if law == "normal":
-            made = ndtri(made)
+            made = self._quantile(made)
         self._blocks[where] = (outer, first, made)
         chosen: F64 = made[index - first]
         return chosen

@@ -7,7 +7,6 @@ from pathlib import Path
 from bilevelbench.errors import StoreError
 from bilevelbench.report import formats
 from bilevelbench.report.contents import Report
-from bilevelbench.report.figures.save import save_figures
 
 
 def write_report(report: Report, format_: str, folder: Path, out: Path | None, command: str = "") -> str:
@@ -19,6 +18,8 @@ def write_report(report: Report, format_: str, folder: Path, out: Path | None, c
         path = out or folder / str(chosen.default_file)
         _write(path, chosen.document(report, command))
         return f"written: {path.resolve()}\n"
+    from bilevelbench.report.figures.save import save_figures  # here: without figures nobody waits for matplotlib
+
     made = chosen.files(report, command)
     for name, text in made.items():
         _write(out / name, text)

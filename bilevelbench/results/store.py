@@ -16,7 +16,6 @@ import errno
 import os
 import secrets
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -155,10 +154,12 @@ class Store:
         raise OSError(errno.EBUSY, f"pack {final.name} keeps changing under another writer")
 
     def _remove_stale(self) -> None:
-        for path in (*self.packs.glob(".tmp-*"), *self.folder.glob(".tmp-*")):
-            with contextlib.suppress(OSError):  # another opener was faster
-                if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        """What was left long before the last change of its folder: by the clock of the files, since ours may jump."""
+        for folder in (self.packs, self.folder):
+            for path in folder.glob(".tmp-*"):
+                with contextlib.suppress(OSError):  # another opener was faster
+                    if folder.stat().st_mtime - path.stat().st_mtime > _STALE_SECONDS:
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _set_aside(final: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import scipy  # its parts load when they are used
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
@@ -20,7 +20,7 @@ class _Rows:
     weight: Tensor
 
     @classmethod
-    def of(cls, matrix: csr_matrix, dtype: torch.dtype) -> _Rows:
+    def of(cls, matrix: scipy.sparse.csr_matrix, dtype: torch.dtype) -> _Rows:
         index, start = (torch.from_numpy(part.astype("int32")) for part in (matrix.indices, matrix.indptr))
         return cls(index, start, torch.from_numpy(matrix.data).to(dtype))
 
@@ -55,7 +55,7 @@ class _Product(torch.autograd.Function):
 class CSR:
     """`A @ Y` and `A.T @ R` for dense Y (.., columns, C) and R (.., rows, C)."""
 
-    def __init__(self, matrix: csr_matrix, dtype: torch.dtype) -> None:
+    def __init__(self, matrix: scipy.sparse.csr_matrix, dtype: torch.dtype) -> None:
         self._rows, self._columns = _Rows.of(matrix, dtype), _Rows.of(matrix.T.tocsr(), dtype)
 
     def __matmul__(self, Y: Tensor) -> Tensor:

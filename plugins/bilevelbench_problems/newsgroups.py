@@ -40,9 +40,9 @@ from io import BytesIO
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import scipy  # its parts load when they are used
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
-from scipy.sparse import csc_matrix, csr_matrix
 from torch import Tensor
 
 from bilevelbench import Constant, DataFile, Instance, Problem
@@ -57,7 +57,7 @@ _SETTLED = 100  # pretraining steps to where constants are measured if y0 = 0
 class Posts:
     """Counts of words, one row per post, those of the training part first; labels."""
 
-    counts: csr_matrix
+    counts: scipy.sparse.csr_matrix
     labels: np.ndarray
     n_train: int
 
@@ -72,7 +72,7 @@ class Posts:
         numbers = np.frombuffer(content, "<i4")
         rows, columns, entries, n_train = (int(size) for size in numbers[:4])
         start, column, count, labels = np.split(numbers[4:], np.cumsum([rows + 1, entries, entries]))
-        return cls(csr_matrix((count, column, start), shape=(rows, columns)), labels, n_train)
+        return cls(scipy.sparse.csr_matrix((count, column, start), shape=(rows, columns)), labels, n_train)
 
 
 class _Newsgroups(Problem):
@@ -151,7 +151,9 @@ def _npz_or_packed(file: bytes) -> bytes:
     ends = np.cumsum(wide["row_gap_lo"] + 256 * wide["row_gap_hi"])
     start = np.concatenate([[0], np.cumsum(wide["doc_freq"])])
     row = ends - np.repeat(np.concatenate([[0], ends])[start[:-1]], wide["doc_freq"])
-    counts = csc_matrix((wide["count_lo"] + 256 * wide["count_hi"], row, start), shape=tuple(wide["shape"])).tocsr()
+    counts = scipy.sparse.csc_matrix(
+        (wide["count_lo"] + 256 * wide["count_hi"], row, start), shape=tuple(wide["shape"])
+    ).tocsr()
     return Posts(counts, wide["target"], int(wide["n_train"])).pack()
 
 
@@ -167,7 +169,7 @@ def _from_scikit_learn(remove: tuple[str, ...]) -> bytes:
             for subset in ("train", "all")
         ]
     counts, labels = parts[1]
-    counts = csr_matrix(counts)
+    counts = scipy.sparse.csr_matrix(counts)
     counts.sort_indices()
     return Posts(counts, labels, parts[0][0].shape[0]).pack()
 
@@ -240,7 +242,7 @@ class NewsgroupsSynthetic(_Newsgroups):
         word = torch.where(draws[1] < self.topical, (rank + shift[post]) % p, rank)
         entries, counts = torch.unique(post * p + word, return_counts=True)
         start = torch.searchsorted(entries, torch.arange(n + 1) * p)
-        matrix = csr_matrix((counts.numpy(), (entries % p).numpy(), start.numpy()), shape=(n, p))
+        matrix = scipy.sparse.csr_matrix((counts.numpy(), (entries % p).numpy(), start.numpy()), shape=(n, p))
         return Posts(matrix, labels.numpy(), round(n * 11_314 / 18_846)), self.classes
 
 
@@ -252,7 +254,7 @@ def _halves(labels: np.ndarray, rng: torch.Generator) -> list[np.ndarray]:
 
 
 @functools.lru_cache(maxsize=2)
-def _prepared(problem: _Newsgroups) -> tuple[list[tuple[csr_matrix, np.ndarray]], int]:
+def _prepared(problem: _Newsgroups) -> tuple[list[tuple[scipy.sparse.csr_matrix, np.ndarray]], int]:
     """Training, validation, test and selection posts, (n, p) in float64 with their labels; the number of classes."""
     from sklearn.feature_extraction.text import TfidfTransformer  # not at the top: a second, in each worker process
     from sklearn.preprocessing import normalize

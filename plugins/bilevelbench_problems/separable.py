@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import scipy  # its parts load when they are used
 import torch
-from scipy.special import hyp2f1
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -91,7 +91,7 @@ class _PowerTailValue(torch.autograd.Function):
     def forward(ctx, u: Tensor, q: float) -> Tensor:  # type: ignore[no-untyped-def]
         ctx.save_for_backward(u)
         ctx.q = q
-        factor = hyp2f1(0.5, q / 2, 1.5, -(u * u).double().cpu().numpy())
+        factor = scipy.special.hyp2f1(0.5, q / 2, 1.5, -(u * u).double().cpu().numpy())
         return -u * torch.as_tensor(factor, dtype=u.dtype, device=u.device)
 
     @staticmethod

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy  # its parts load when they are used
 import torch
-from scipy.sparse import csr_matrix
-from scipy.sparse.linalg import svds
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -22,7 +21,7 @@ _CURVATURE, _SLOPE, _THIRD = 1 / 2, math.sqrt(2), math.sqrt(2) ** 3 / (6 * math.
 class SparseLoss:
     """Mean cross-entropy of some posts as a function of Y (.., p, C), and its derivatives."""
 
-    def __init__(self, A: csr_matrix, labels: np.ndarray, classes: int, dtype: torch.dtype) -> None:
+    def __init__(self, A: scipy.sparse.csr_matrix, labels: np.ndarray, classes: int, dtype: torch.dtype) -> None:
         self.A, (self.n, self.p) = CSR(A, dtype), A.shape
         self.labels = torch.from_numpy(labels.astype(np.int64))
         self.T = one_hot(self.labels, classes).to(dtype)
@@ -63,7 +62,7 @@ def _bend(P: Tensor, U: Tensor) -> Tensor:
 
 
 def measured_constants(
-    posts: list[tuple[csr_matrix, np.ndarray]], train: SparseLoss, val: SparseLoss, Y: Tensor, reg: float
+    posts: list[tuple[scipy.sparse.csr_matrix, np.ndarray]], train: SparseLoss, val: SparseLoss, Y: Tensor, reg: float
 ) -> dict[str, Constant]:
     (A, _), (V, _) = posts[:2]
     top, top_val = _top(A), _top(V)
@@ -83,18 +82,18 @@ def measured_constants(
     }
 
 
-def _top(A: csr_matrix) -> float:
+def _top(A: scipy.sparse.csr_matrix) -> float:
     """The largest eigenvalue of the mean of a aᵀ; features are not negative, so the mean post is no bad start."""
-    (sigma,) = svds(A, k=1, return_singular_vectors=False, v0=np.ones(min(A.shape)))
+    (sigma,) = scipy.sparse.linalg.svds(A, k=1, return_singular_vectors=False, v0=np.ones(min(A.shape)))
     top: float = float(sigma) ** 2 / A.shape[0] * (1 + 1e-9)
     return top
 
 
-def _longest(A: csr_matrix) -> float:
+def _longest(A: scipy.sparse.csr_matrix) -> float:
     return math.sqrt(A.multiply(A).sum(1).max())
 
 
-def _curvature(A: csr_matrix, train: SparseLoss, val: SparseLoss, Y: Tensor, reg: float) -> float:
+def _curvature(A: scipy.sparse.csr_matrix, train: SparseLoss, val: SparseLoss, Y: Tensor, reg: float) -> float:
     """The largest |eigenvalue| of M f_yy Mᵀ - v·(g_yxx + g_yyx M + its transpose + g_yyy[M, M]), by power iteration.
 
     M = -J H⁻¹ and v = H⁻¹ f_y, with the diagonal of H for H: then M, like J, keeps to the row of its word.

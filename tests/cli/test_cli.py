@@ -406,7 +406,8 @@ def test_a_broken_plugin_is_a_warning_and_the_rest_works(tmp_path, monkeypatch):
     assert "BAD  plugin: plugin 'acme': failed to import" in out
 
 
-def test_a_bug_is_one_line_too(monkeypatch):
+def test_a_bug_is_one_line_too(monkeypatch, tmp_path):
+    monkeypatch.setenv("BILEVELBENCH_CACHE", str(tmp_path))  # no list is remembered there
     monkeypatch.setattr("bilevelbench.discovery.catalogue.catalogue", lambda _: 1 / 0)
     code, _, err = cli("list")
     assert code == 3

@@ -110,7 +110,7 @@ def test_the_same_table_and_any_worker_may_be_killed(tmp_path, undisturbed):
     process = start(tmp_path, 2, *DASK)
     wait_for(tmp_path, process, 1)
     for _ in range(2):  # a Dask worker, or the process in which it runs a pack
-        victims = workers(process, recursive=True)
+        victims = workers(process)
         if victims:
             random.choice(victims).kill()
         time.sleep(random.uniform(0, 1))
@@ -135,7 +135,7 @@ def test_every_method_on_every_problem_gives_the_same_table(tmp_path):
 def test_a_client_that_is_stopped_leaves_nobody_and_goes_on(tmp_path, undisturbed, number):
     process = start(tmp_path, 2, *DASK)
     wait_for(tmp_path, process, 1)
-    family = workers(process, recursive=True)
+    family = workers(process)
     assert len(family) >= 2
     if number == signal.SIGKILL:
         process.kill()
@@ -196,7 +196,7 @@ def test_a_cluster_that_is_there(tmp_path, undisturbed):
         assert f"on the Dask cluster at {address}" in done.stdout
         assert_same(load_results(folder), undisturbed)
         deadline = time.monotonic() + 30
-        while len([p for p in psutil.Process(worker.pid).children(True) if "spawn_main" in " ".join(p.cmdline())]) > 1:
+        while len(workers(worker)) > 1:
             assert time.monotonic() < deadline, "processes are left behind in the Dask worker"
             time.sleep(0.1)
         assert scheduler.poll() is worker.poll() is None

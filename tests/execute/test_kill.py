@@ -77,13 +77,18 @@ def stop(process, number):
     return process.communicate()
 
 
-def workers(process, recursive=False):
-    """The processes of a run that take packs, on request with theirs; not the helpers that multiprocessing keeps."""
+def workers(process):
+    """The processes below this one that take packs, and Dask's workers; not the helpers that multiprocessing keeps."""
     try:
-        children = psutil.Process(process.pid).children(recursive=recursive)
-        return [p for p in children if "spawn_main" in " ".join(p.cmdline())]
+        return [p for p in psutil.Process(process.pid).children(recursive=True) if is_worker(p)]
     except psutil.Error:
         return []
+
+
+def is_worker(process):
+    """Started afresh, or forked by the server that has the same command."""
+    command = " ".join(process.cmdline())
+    return "spawn_main" in command or ("forkserver" in command and process.parent().cmdline() == process.cmdline())
 
 
 def assert_finished(folder, undisturbed, before):

@@ -10,6 +10,7 @@ import pandas as pd
 import psutil
 import pytest
 from helpers import trial as named_trial
+from test_kill import workers as below
 
 from bilevelbench import processes
 from bilevelbench.discovery.registry import registry
@@ -172,11 +173,11 @@ def test_lasting_workers_are_the_same_processes_in_every_run(tmp_path):
             assert [
                 done.trials for done in workers([(named_trial("f2ba", "quadratic", steps=2, seed=seed),)], store)
             ] == [1]
-            seen.append({p.pid for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())})
+            seen.append({p.pid for p in below(psutil.Process())})
         assert list(workers([], store)) == []
     assert seen[0] == seen[1] != set()
     assert len(store.done()) == 2
-    assert not seen[0] & {p.pid for p in psutil.Process().children()}
+    assert not seen[0] & {p.pid for p in psutil.Process().children(recursive=True)}
 
 
 def test_no_more_workers_than_packs_and_more_when_a_later_round_wants_them(file, tmp_path, monkeypatch):

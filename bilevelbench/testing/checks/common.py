@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.algorithm import Algorithm
+from bilevelbench.model.field_texts import field_texts
 from bilevelbench.model.known import KnownFailure
 from bilevelbench.model.problem import Problem
 from bilevelbench.plan.trial import Spec
@@ -68,7 +69,7 @@ def check_documented(plugin: Plugin) -> None:
             "none",
             "write the equations there: `bilevelbench info` prints them",
         )
-    silent = [name for name, field in cls.model_fields.items() if not field.description]
+    silent = [name for name, text in field_texts(cls).items() if not text]
     if silent and isinstance(plugin, Algorithm):
         raise Failure(
             "a line on each parameter",

@@ -1,0 +1,92 @@
+"""How workers begin: forks of a server that has imported everything, with the environment of whoever started them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+from test_kill import workers
+from test_local import METHOD, trial
+
+from bilevelbench.discovery.registry import registry
+from bilevelbench.execute.executor import Execution
+from bilevelbench.execute.workers import with_environment, worker_context
+from bilevelbench.results.store import Store
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the server")
+
+FORKING = """
+import os, sys
+import bilevelbench.execute.preloaded
+assert {"torch", "bilevelbench_methods", "bilevelbench_problems", "scipy.special"} <= sys.modules.keys()
+child = os.fork()
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+tasks = [task for task in os.listdir("/proc/self/task") if int(task) != os.getpid()]
+print(*(open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks))
+"""
+
+
+KILL = "os.kill(os.getppid(), signal.SIGKILL)"
+KILL_ONCE = """if not os.path.exists({seen!r}):
+                    with open({seen!r}, "w") as file:
+                        print(os.getppid(), os.getpid(), file=file)
+                    os.kill(os.getppid(), signal.SIGKILL)
+                    time.sleep(10**6)"""
+
+
+@linux
+def test_the_server_forks_without_threads_of_its_own():
+    """OpenBLAS ends its threads before a fork, and jemalloc halts its one; any other might hold a lock for ever."""
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", FORKING], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) <= {"jemalloc_bg_thd"}
+
+
+def _tell(sender, variable):
+    sender.send(os.environ.get(variable))
+
+
+def told_by_a_worker(variable):
+    context = worker_context()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=with_environment(_tell), args=(sender, variable))
+    process.start()
+    answer = receiver.recv()
+    process.join()
+    return context.get_start_method(), answer
+
+
+def test_a_worker_has_the_environment_of_now(monkeypatch):
+    for value in ("one", "two"):
+        monkeypatch.setenv("BILEVELBENCH_DATA", value)
+        assert told_by_a_worker("BILEVELBENCH_DATA")[1] == value
+    monkeypatch.delenv("BILEVELBENCH_DATA")
+    assert told_by_a_worker("BILEVELBENCH_DATA")[1] is None
+
+
+@linux
+def test_settings_that_are_read_when_libraries_load_need_a_fresh_process(monkeypatch):
+    assert told_by_a_worker("ATEN_CPU_CAPABILITY")[0] == "forkserver"
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    assert told_by_a_worker("ATEN_CPU_CAPABILITY") == ("spawn", "default")
+
+
+@linux
+def test_a_server_that_is_killed_takes_its_workers_along_and_another_one_goes_on(tmp_path):
+    file, seen, store = tmp_path / "once.py", tmp_path / "seen", Store(tmp_path / "out")
+    assert KILL in METHOD
+    file.write_text(METHOD.replace(KILL, KILL_ONCE.format(seen=str(seen))))
+    pack = (trial(str(file), 1.0, "kill parent"),)
+    with Execution(jobs=1).open(registry()) as executor:
+        assert [done.statuses for done in executor([pack], store)] == [("budget",)]
+        server, worker = map(int, seen.read_text().split())
+        (successor,) = workers(psutil.Process())
+        assert successor.pid != worker
+        assert successor.ppid() != server
+    assert not psutil.pid_exists(worker)
