@@ -16,6 +16,8 @@ from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.workers import with_environment, worker_context
 from bilevelbench.results.store import Store
 
+pytestmark = pytest.mark.whole
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the server")
 
 FORKING = """
