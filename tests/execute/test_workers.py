@@ -13,7 +13,7 @@ from test_local import METHOD, trial
 
 from bilevelbench.discovery.registry import registry
 from bilevelbench.execute.executor import Execution
-from bilevelbench.execute.workers import with_environment, worker_context
+from bilevelbench.execute.workers import _READ_AT_LOADING, _settings_of_server, with_environment, worker_context
 from bilevelbench.results.store import Store
 
 pytestmark = pytest.mark.whole
@@ -50,6 +50,16 @@ def test_the_server_forks_without_threads_of_its_own():
     assert set(done.stdout.split()) <= {"jemalloc_bg_thd"}
 
 
+@pytest.fixture
+def settings_of_the_server(monkeypatch):
+    """Another test of this process may have started the server while a variable was set for it alone."""
+    for name in [name for name in os.environ if name.startswith(_READ_AT_LOADING)]:
+        monkeypatch.delenv(name)
+    for name, value in _settings_of_server().items():
+        monkeypatch.setenv(name, value)
+    assert worker_context().get_start_method() == "forkserver"
+
+
 def _tell(sender, variable):
     sender.send(os.environ.get(variable))
 
@@ -73,14 +83,14 @@ def test_a_worker_has_the_environment_of_now(monkeypatch):
 
 
 @linux
-def test_settings_that_are_read_when_libraries_load_need_a_fresh_process(monkeypatch):
+def test_settings_that_are_read_when_libraries_load_need_a_fresh_process(settings_of_the_server, monkeypatch):
     assert told_by_a_worker("ATEN_CPU_CAPABILITY")[0] == "forkserver"
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     assert told_by_a_worker("ATEN_CPU_CAPABILITY") == ("spawn", "default")
 
 
 @linux
-def test_a_server_that_is_killed_takes_its_workers_along_and_another_one_goes_on(tmp_path):
+def test_a_server_that_is_killed_takes_its_workers_along_and_another_one_goes_on(settings_of_the_server, tmp_path):
     file, seen, store = tmp_path / "once.py", tmp_path / "seen", Store(tmp_path / "out")
     assert KILL in METHOD
     file.write_text(METHOD.replace(KILL, KILL_ONCE.format(seen=str(seen))))
