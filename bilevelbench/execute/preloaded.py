@@ -5,11 +5,22 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import sys
 from importlib.metadata import entry_points
+from types import TracebackType
 
 from bilevelbench.discovery.hookspecs import GROUP
 
 gc.disable()  # until a worker begins: imports make little garbage, and a page that the collector touches is no longer shared
+
+
+def _nobody_waits(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A pool that is closed while its workers begin takes their queues away: then there is nothing to say."""
+    if not issubclass(kind, FileNotFoundError | EOFError):
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _nobody_waits  # until a worker begins
 
 for module in ("bilevelbench.execute.local", "scipy.special"):  # a pack asks for the second when it begins
     importlib.import_module(module)

@@ -30,6 +30,9 @@ _READ_AT_LOADING = (
     "PYTHON", "PYTORCH_", "TORCH_",
 )  # fmt: skip
 
+#: scikit-learn sets these when it is imported, here as in a worker.
+_SET_BY_IMPORTS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+
 #: The exit code that multiprocessing makes up for a fork whose server has died before it.
 SERVER_LOST = 255
 
@@ -63,7 +66,11 @@ def _settings_of_server() -> dict[str, str] | None:
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_LOADING)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_LOADING) and name not in _SET_BY_IMPORTS
+    }
 
 
 def with_environment(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,6 +96,7 @@ def start_worker(memory: float | None) -> None:
     np.random.seed(random.SystemRandom().getrandbits(32))  # forks of one server would all draw the same
     gc.freeze()  # what is imported stays: the collector need not look through it again and again
     gc.enable()
+    sys.excepthook = sys.__excepthook__  # that of the server is for workers that cannot begin
     if memory is not None:
         limit_memory(memory)
 

@@ -90,6 +90,18 @@ def test_settings_that_are_read_when_libraries_load_need_a_fresh_process(setting
 
 
 @linux
+def test_what_imports_set_needs_none(settings_of_the_server, monkeypatch):
+    monkeypatch.delenv("KMP_INIT_AT_FORK", raising=False)
+    code = "import os; seen = dict(os.environ); import sklearn.datasets; print(*(os.environ.keys() - seen.keys()))"
+    env = {name: value for name, value in os.environ.items() if not name.startswith("KMP_")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert "KMP_INIT_AT_FORK" in done.stdout.split()
+    for name in done.stdout.split():
+        monkeypatch.setenv(name, "TRUE")
+    assert worker_context().get_start_method() == "forkserver"
+
+
+@linux
 def test_a_server_that_is_killed_takes_its_workers_along_and_another_one_goes_on(settings_of_the_server, tmp_path):
     file, seen, store = tmp_path / "once.py", tmp_path / "seen", Store(tmp_path / "out")
     assert KILL in METHOD
