@@ -31,7 +31,7 @@ _CHECKSUM = b',\n"checksum": '  # starts the last line of pack.json; what preced
 #: What readers take for granted in pack.json, where it is there.
 _SHAPE: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(["created", "machine", "merged_from"], (str,)),
-    **dict.fromkeys(["environment", "commits", "families", "files"], (dict,)),
+    **dict.fromkeys(["environment", "commits", "families", "files", "pictures"], (dict,)),
     **dict.fromkeys(["trial_ids", "trials"], (list,)),
     **dict.fromkeys(["step_seconds", "total_seconds"], (int, float)),
 }
