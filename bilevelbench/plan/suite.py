@@ -65,8 +65,8 @@ class ProblemEntry(Frozen):
 
 class Suite(Frozen):
     """`algorithm = "all"` is every registered method with its default parameters, `problem = "all"` every embedded problem;
-    distributed methods meet only problems that agents share. Beside "all", `[[override]]` sets budget and targets of an embedded
-    problem, and `[[also]]` adds one that is not embedded.
+    distributed methods meet only problems that agents share. Beside "all", `[[override]]` sets budget and targets of an
+    embedded problem, and `[[also]]` adds one that is not embedded.
 
     Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` says how `bilevelbench tune`
     searches; `tuned` is the metric by which the parameters were chosen, in a suite that it has written. `figure` is
@@ -159,10 +159,12 @@ class Collection(Frozen):
     include: Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-def load_suites(path: Path, registry: Registry) -> list[Suite]:
-    """The suite in a file, or those that it includes."""
+def load_suites(path: Path, registry: Registry, within: tuple[Path, ...] = ()) -> list[Suite]:
+    """The suite in a file, or those that it includes; `within` are the files that include this one."""
     if "include" not in _toml(path):
         return [Suite.load(path)]
+    if path in within:
+        raise InvalidInput(f"suite {path} includes itself; take it out of `include`")
     names = read_suite(path, Collection).include
     beside = [str(path.parent / name) if name.endswith(".toml") else name for name in names]
-    return [Suite.load(registry.suite(name)) for name in beside]
+    return [suite for name in beside for suite in load_suites(registry.suite(name), registry, (*within, path))]

@@ -104,7 +104,7 @@ class Cleaning(Problem):
     def _constants(self) -> dict[str, Constant]: ...
 
 
-class SmallCleaning(Cleaning):
+class _Small(Cleaning):
     """Few enough rows and weights for dense matrices."""
 
     rows: ClassVar[type[LogReg]]  # the data and their split
@@ -119,7 +119,7 @@ class SmallCleaning(Cleaning):
         return _constants(self)
 
 
-class LabelCleaningDigits(SmallCleaning):
+class LabelCleaningDigits(_Small):
     name = "label_cleaning_digits"
     embedded = False  # an evaluation solves for 640 weights: half a second
     rows = LogRegDigits
@@ -129,7 +129,7 @@ class LabelCleaningDigits(SmallCleaning):
     """share of the training labels that are wrong"""
 
 
-class LabelCleaningIris(SmallCleaning):
+class LabelCleaningIris(_Small):
     name = "label_cleaning_iris"
     classes = 3
     rows = LogRegIris
@@ -230,7 +230,7 @@ def _looked_at(wrong: Tensor) -> list[Tensor]:
 
 
 @functools.lru_cache(maxsize=32)
-def _constants(problem: SmallCleaning) -> dict[str, Constant]:
+def _constants(problem: _Small) -> dict[str, Constant]:
     """Some dense linear algebra, a few seconds, so it is kept."""
     link, ridge = Softmax(problem.classes), problem.ridge
     (A, b), clean, _, wrong = problem._data()

@@ -17,43 +17,54 @@ from torch import Tensor
 from bilevelbench import Agents, FiniteSum, Instance, Rows, Shared
 from bilevelbench_problems.common import evenly
 from bilevelbench_problems.cross_entropy import Loss, cleaned_by
-from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris, Parts, SmallCleaning
+from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris, Parts
 from bilevelbench_problems.weighted_cross_entropy import Weighted
 
 _OF_F = ("f", "grad_f_x", "grad_f_y")
 
 
-class _CleaningAgents(Shared, SmallCleaning):
+class LabelCleaningDigitsAgents(Shared, LabelCleaningDigits):
+    name = "label_cleaning_digits_agents"
+
+    def _data(self) -> Parts:
+        return _even(super()._data(), self.agents)
+
+    def _agents(self, train: Weighted, val: Loss) -> Agents:
+        return _dealt_out(train, val, self.agents)
+
+
+class LabelCleaningIrisAgents(Shared, LabelCleaningIris):
+    name = "label_cleaning_iris_agents"
     embedded = False  # every distributed method would start processes in `run --all`
 
     def _data(self) -> Parts:
-        train, val, test, wrong = super()._data()
-        train = evenly(train, self.agents)
-        return train, evenly(val, self.agents), test, wrong[: len(train[1])]
+        return _even(super()._data(), self.agents)
 
     def _agents(self, train: Weighted, val: Loss) -> Agents:
-        functions = cleaned_by(train, val)
-
-        def local(i: int) -> Instance:
-            of_f, of_g = (torch.arange(i, n, self.agents) for n in (val.n, train.n))
-            own = {name: _among(one, of_f if name in _OF_F else of_g) for name, one in functions.items()}
-            return Instance(
-                **own,
-                x0=self._x0(train.n),
-                y0=torch.zeros(1, self.classes * train.p),
-                noise=FiniteSum(n_f=len(of_f), n_g=len(of_g)),
-                points="stack",
-            )
-
-        return Agents(self.agents, local)
+        return _dealt_out(train, val, self.agents)
 
 
-class LabelCleaningDigitsAgents(_CleaningAgents, LabelCleaningDigits):
-    name = "label_cleaning_digits_agents"
+def _even(parts: Parts, agents: int) -> Parts:
+    train, val, test, wrong = parts
+    train = evenly(train, agents)
+    return train, evenly(val, agents), test, wrong[: len(train[1])]
 
 
-class LabelCleaningIrisAgents(_CleaningAgents, LabelCleaningIris):
-    name = "label_cleaning_iris_agents"
+def _dealt_out(train: Weighted, val: Loss, agents: int) -> Agents:
+    functions = cleaned_by(train, val)
+
+    def local(i: int) -> Instance:
+        of_f, of_g = (torch.arange(i, n, agents) for n in (val.n, train.n))
+        own = {name: _among(one, of_f if name in _OF_F else of_g) for name, one in functions.items()}
+        return Instance(
+            **own,
+            x0=torch.zeros(1, train.n),
+            y0=torch.zeros(1, train.link.scores * train.p),
+            noise=FiniteSum(n_f=len(of_f), n_g=len(of_g)),
+            points="stack",
+        )
+
+    return Agents(agents, local)
 
 
 def _among(function: Callable[..., Tensor], own: Tensor) -> Callable[..., Tensor]:
