@@ -10,7 +10,7 @@ learned images against as many real ones, drawn at random. Both write pictures i
 from __future__ import annotations
 
 import argparse
-import base64
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bilevelbench import Instance, Problem
 from bilevelbench.discovery.registry import registry
-from bilevelbench.engine.pictures import pictures_of
+from bilevelbench.engine.pictures import png
 from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.plan.spec_text import parse_spec
@@ -30,7 +30,7 @@ from bilevelbench.plan.spec_text import parse_spec
 CLEANING = {
     "soba[a=2,b=300,power=0]": 4000,
     "srba[a=2,b=500]": 2000,
-    "stocbio[a=2,eta_v=2,eta_x=1000]": 400,
+    "stocbio[a=2,eta_v=2,eta_x=300]": 800,
     "f2bsa[lam=10,a_y=2,a_z=2,eta_x=300]": 600,
 }
 DISTILLING = "aid[D=30,N=30,eta_x=20]"
@@ -66,11 +66,9 @@ def metric(instance: Instance, name: str, x: Tensor, y: Tensor) -> float:
     return float(instance.metrics[name](x.unsqueeze(0), y.unsqueeze(0)))
 
 
-def save(instance: Instance, x: Tensor, y: Tensor, folder: Path, name: str) -> None:
-    for number, (title, png) in enumerate(pictures_of(instance, x, y).items()):
-        path = folder / f"{name}_{number}.png"
-        path.write_bytes(base64.b64decode(png))
-        print(f"{path}: {title}")
+def save(title: str, images: Tensor, path: Path, zoom: int) -> None:
+    path.write_bytes(png(title, images.repeat_interleave(zoom, -1).repeat_interleave(zoom, -2)))
+    print(f"{path}: {title}")
 
 
 def cleaning(folder: Path) -> None:
@@ -86,38 +84,40 @@ def cleaning(folder: Path) -> None:
         ("the right labels alone", torch.where(wrong, -far, far)),
     ):
         print(f"{name:45} accuracy {metric(instance, 'test_accuracy', x, trained(instance, x)):.3f}")
-    best = -1.0, "", instance.x0[0], instance.y0[0]
+    best = -1.0, "", instance.x0[0]
     for text, steps in CLEANING.items():
         x, y = answer(text, instance, steps)
         f1, y = metric(instance, "f1", x, y), trained(instance, x)
         print(
             f"{text:45} accuracy {metric(instance, 'test_accuracy', x, y):.3f}, F1 of wrong labels {f1:.3f}", flush=True
         )
-        best = max(best, (f1, text, x, y), key=lambda found: found[0])
-    _, text, x, y = best
+        best = max(best, (f1, text, x), key=lambda found: found[0])
+    _, text, x = best
     print(f"pictures of {text}")
-    save(instance, x, y, folder, "cleaning_mnist")
+    for number, (title, images) in enumerate(_pictures(instance, x).items()):
+        save(title, images, folder / f"cleaning_mnist_{number}.png", zoom=2)
 
 
-def distill(folder: Path) -> None:
-    print(f"distill_digits: accuracy on the 898 images that f does not see, by {DISTILLING} after 100 steps")
-    for per_class in (1, 5):
+def distill(folder: Path, sizes: Sequence[int] = (1, 5), seeds: int = 3, steps: int = 100) -> None:
+    print(f"distill_digits: accuracy on the 898 images that f does not see, by {DISTILLING} after {steps} steps")
+    for per_class in sizes:
         rows = []
-        for seed in range(3):
+        for seed in range(seeds):
             made: Problem = registry().problem("distill_digits").value(data_seed=seed, per_class=per_class)
             instance = made.build()
-            real, (x, _) = instance.x0[0], answer(DISTILLING, instance, 100)
-            y = trained(instance, x)
-            accuracies = [metric(instance, "test_accuracy", at, trained(instance, at)) for at in (real, x)]
-            rows.append(accuracies)
-            if seed == 0:
-                save(instance, real, y, folder, f"real_{per_class}")
-                save(instance, x, y, folder, f"learned_{per_class}")
-        (before, after), spread = np.mean(rows, 0), np.std(rows, 0)
-        print(
-            f"{10 * per_class} images: {before:.3f} ± {spread[0]:.3f} as drawn, {after:.3f} ± {spread[1]:.3f} as learned",
-            flush=True,
-        )
+            real, (x, _) = instance.x0[0], answer(DISTILLING, instance, steps)
+            rows.append([metric(instance, "test_accuracy", at, trained(instance, at)) for at in (real, x)])
+            if (seed, per_class) == (0, 1):
+                both = torch.cat([images for at in (real, x) for images in _pictures(instance, at).values()])
+                save("real images above, learned ones below", both, folder / "distill_digits.png", zoom=6)
+        (before, after), (off_before, off_after) = np.mean(rows, 0), np.std(rows, 0)
+        told = f"{before:.3f} ± {off_before:.3f} as drawn, {after:.3f} ± {off_after:.3f} as learned"
+        print(f"{10 * per_class} images: {told}", flush=True)
+
+
+def _pictures(instance: Instance, x: Tensor) -> Mapping[str, Tensor]:
+    assert instance.pictures is not None
+    return instance.pictures(x, instance.y0[0])
 
 
 def main() -> None:

@@ -22,11 +22,16 @@ def pictures_of(instance: Instance, x: Tensor, y: Tensor) -> dict[str, str]:
     if instance.pictures is None or not bool(torch.isfinite(x).all() and torch.isfinite(y).all()):
         return {}
     shown = instance.pictures(x, y)
-    return {title: base64.b64encode(_png(_sheet(title, images))).decode() for title, images in shown.items()}
+    return {title: base64.b64encode(png(title, images)).decode() for title, images in shown.items()}
+
+
+def png(title: str, images: Tensor) -> bytes:
+    """Images (k, height, width) side by side, `_PER_ROW` in a row."""
+    return _encoded(_sheet(title, images))
 
 
 def _sheet(title: str, images: Tensor) -> Tensor:
-    """(k, height, width) side by side, `_PER_ROW` in a row: bytes, 0 is black."""
+    """Bytes, 0 is black."""
     if images.dim() != 3 or 0 in images.shape:
         raise InvalidInput(
             f"the pictures {title!r} have the shape {tuple(images.shape)}; return images as (number, height, width)"
@@ -41,7 +46,7 @@ def _sheet(title: str, images: Tensor) -> Tensor:
     return (255 * sheet.clamp(0, 1)).round().to(torch.uint8)
 
 
-def _png(grey: Tensor) -> bytes:
+def _encoded(grey: Tensor) -> bytes:
     height, width = grey.shape
     lines = b"".join(b"\0" + bytes(line) for line in grey.tolist())  # no filter
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)  # eight bits of grey
