@@ -28,8 +28,8 @@ from bilevelbench.plan.spec_text import parse_spec
 #: Steps were chosen by hand, on another data set than the one of the table: there are no defaults worth having, as L_phi is an
 #: estimate at the start, where phi is steepest.
 CLEANING = {
-    "soba[a=2,b=300,power=0]": 4000,
-    "srba[a=2,b=500]": 2000,
+    "soba[a=4,b=300,power=0]": 4000,
+    "srba[a=4,b=500]": 2000,
     "stocbio[a=2,eta_v=2,eta_x=300]": 800,
     "f2bsa[lam=10,a_y=2,a_z=2,eta_x=300]": 600,
 }
@@ -72,7 +72,7 @@ def save(title: str, images: Tensor, path: Path, zoom: int) -> None:
 
 
 def cleaning(folder: Path) -> None:
-    problem = registry().problem("cleaning_mnist").value(corruption=0.5)
+    problem = registry().problem("cleaning_mnist").value(corruption=0.5, ridge=1e-4)
     instance = problem.build()
     wrong = problem._data()[3]
     print(

@@ -55,7 +55,7 @@ def _dealt_out(train: Weighted, val: Loss, agents: int) -> Agents:
 
     def local(i: int) -> Instance:
         of_f, of_g = (torch.arange(i, n, agents) for n in (val.n, train.n))
-        own = {name: _among(one, of_f if name in _OF_F else of_g) for name, one in functions.items()}
+        own: dict[str, Any] = {name: _among(one, of_f if name in _OF_F else of_g) for name, one in functions.items()}
         return Instance(
             **own,
             x0=torch.zeros(1, train.n),
