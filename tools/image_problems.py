@@ -25,8 +25,7 @@ from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.plan.spec_text import parse_spec
 
-#: Steps were chosen by hand, on another data set than the one of the table: there are no defaults worth having, as L_phi is an
-#: estimate at the start, where phi is steepest.
+#: Steps are from a few runs on another data set, and not tuned.
 CLEANING = {
     "soba[a=4,b=300,power=0]": 4000,
     "srba[a=4,b=500]": 2000,
