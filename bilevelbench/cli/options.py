@@ -110,9 +110,17 @@ def override(plan: Suite, **options: Any) -> Suite:
         if options["dtype"] not in ("float64", "float32"):
             raise InvalidInput(f"--dtype {options['dtype']}: choose float64 or float32")
         update["dtype"] = options["dtype"]
-    if of_problems and plan.problem != "all":
-        update["problem"] = tuple(entry.model_copy(update=of_problems) for entry in plan.problem)
-    return plan.model_copy(update=update)
+    return plan.model_copy(update={**update, **_each_problem(plan, of_problems)})
+
+
+def _each_problem(plan: Suite, change: dict[str, Any]) -> dict[str, Any]:
+    """What a plan says of single problems, with this change to each."""
+    changed = {
+        name: tuple(entry.model_copy(update=change) for entry in getattr(plan, name)) for name in ("override", "also")
+    }
+    if plan.problem != "all":
+        changed["problem"] = tuple(entry.model_copy(update=change) for entry in plan.problem)
+    return changed
 
 
 def without_phi(plan: Suite, targets: list[float]) -> Suite:
@@ -123,8 +131,5 @@ def without_phi(plan: Suite, targets: list[float]) -> Suite:
         )
     update: dict[str, Any] = {"schedule": plan.schedule.without_phi()}
     if plan.schedule.on is None:
-        update["targets"] = ()
-        if plan.problem != "all":
-            update["problem"] = tuple(entry.model_copy(update={"targets": None}) for entry in plan.problem)
-        update["override"] = tuple(entry.model_copy(update={"targets": None}) for entry in plan.override)
+        update |= {"targets": (), **_each_problem(plan, {"targets": None})}
     return plan.model_copy(update=update)

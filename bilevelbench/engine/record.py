@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bilevelbench.engine.evaluator import NOT_CONVEX, Evaluation, Evaluator
 from bilevelbench.engine.lane import OF_PHI, Block, Curve, Lane
+from bilevelbench.engine.pictures import pictures_of
 from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.engine.watch import Watch
 from bilevelbench.model.instance import Instance
@@ -32,12 +33,14 @@ _CLAIMED = ("phi", "grad_phi", "grad_phi_error", *OF_PHI)
 class PackResult:
     runs: list[dict[str, Any]] = field(default_factory=list)
     curve: Curve = field(default_factory=Curve)
+    pictures: dict[str, dict[str, str]] = field(default_factory=dict)  # by trial id and title
     step_seconds: float = 0.0  # inside `step`
     total_seconds: float = 0.0  # with evaluations and bookkeeping
 
     def extend(self, other: PackResult) -> None:
         self.runs += other.runs
         self.curve.extend(other.curve.columns)
+        self.pictures |= other.pictures
         self.step_seconds += other.step_seconds
         self.total_seconds += other.total_seconds
 
@@ -136,10 +139,18 @@ class Record:
         out = []
         for n, i in enumerate(which):
             lane = self.lanes[i]
+            self._draw(i, answer_x[i], answer_y[i])
             block, place = lane.seen if answers is None else (answers, n)
             final = {name: block[name][place] for name in ("phi", "grad_phi", "grad_phi_error", "g_y")}
             out.append({**final, "last_phi": lane.last("phi"), "last_grad_phi": lane.last("grad_phi")})
         return out
+
+    def _draw(self, i: int, x: Tensor, y: Tensor) -> None:
+        if self.pack.instance.pictures is None:
+            return
+        instance, _ = self.pack.some([i])  # with the data of this lane
+        if shown := pictures_of(instance, x, y):
+            self.result.pictures[self.lanes[i].trial.id] = shown
 
     def _look_again(self, x: Tensor, y: Tensor, state: Any) -> None:
         """The answer of a trial on a clock was seen, but not solved for."""

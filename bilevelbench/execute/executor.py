@@ -160,6 +160,7 @@ def store_result(result: PackResult, pack: Pack, store: Store, registry: Registr
         "families": {pack[0].algorithm.name: registry.algorithm(pack[0].algorithm.key).value.family},
         "step_seconds": result.step_seconds,
         "total_seconds": result.total_seconds,
+        **({"pictures": result.pictures} if result.pictures else {}),
     }
     store.add_tables(runs, curve, record)
     best: dict[str, tuple[str, float]] = {}

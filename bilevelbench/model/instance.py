@@ -44,6 +44,8 @@ class Instance:
     A problem that does not say where that is has it at `FAR` (1 + |x0|), with the largest coordinate of its start.
     `mu_at(x)`, `(*P, L, dx) -> (*P, L, 1)`, is the strong convexity of g(x, .) at this x, where it depends on x: with it,
     or with a constant mu, the evaluator can say how far off a hypergradient is that it had to solve for.
+    `pictures(x, y)`, of one lane, (dx,) and (dy,), are images of the answer for reports: by title (k, height, width), from
+    0, black, to 1, white.
     `project(x)` confines x to a set: `Box`, `Simplex`, `Ball`, or a function of (L, dx) that returns the nearest points.
     Its functions count their own passes: a second count, which has to agree with the oracle's meter.
     """
@@ -59,6 +61,7 @@ class Instance:
         reference: Reference | None = None,
         points: Literal["loop", "stack"] = "loop",
         metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] | None = None,
+        pictures: Callable[[Tensor, Tensor], Mapping[str, Tensor]] | None = None,
         take: Callable[[Tensor], Instance] | None = None,
         agents: Agents | None = None,
         x_limit: float | None = None,
@@ -75,7 +78,7 @@ class Instance:
         of_noise = {name: exact(value) for name, value in {**levels(noise), **sizes(noise)}.items()}
         self.constants = Constants({**of_noise, **given})
         self.noise, self.reference, self.points = noise, reference, points
-        self.metrics = dict(metrics or {})
+        self.metrics, self.pictures = dict(metrics or {}), pictures
         self.agents, self.mu_at, self.project = agents, mu_at, project
         self.is_flat_beyond = x_limit is not None
         self.is_bent = False  # g was seen to have negative curvature in y: there is no phi to claim

@@ -55,7 +55,7 @@ class AlgorithmEntry(Frozen):
 
 
 class ProblemEntry(Frozen):
-    """A problem; `budget` and `targets` override the suite's. Under `[[override]]` it sets only those two."""
+    """A problem; `budget` and `targets` override the suite's. Under `[[override]]` and `[[also]]` see `Suite`."""
 
     name: str
     params: dict[str, Any] = {}
@@ -65,7 +65,8 @@ class ProblemEntry(Frozen):
 
 class Suite(Frozen):
     """`algorithm = "all"` is every registered method with its default parameters, `problem = "all"` every embedded problem;
-    distributed methods meet only problems that agents share.
+    distributed methods meet only problems that agents share. Beside "all", `[[override]]` sets budget and targets of an
+    embedded problem, and `[[also]]` adds one that is not embedded.
 
     Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` says how `bilevelbench tune`
     searches; `tuned` is the metric by which the parameters were chosen, in a suite that it has written. `figure` is
@@ -77,6 +78,7 @@ class Suite(Frozen):
     algorithm: Literal["all"] | tuple[AlgorithmEntry, ...] = "all"
     problem: Literal["all"] | tuple[ProblemEntry, ...] = "all"
     override: tuple[ProblemEntry, ...] = ()
+    also: tuple[ProblemEntry, ...] = ()
     seeds: PositiveInt | tuple[NonNegativeInt, ...] = 1
     data_seeds: PositiveInt = 1
     budget: Budget
@@ -122,7 +124,7 @@ class Suite(Frozen):
         if self.problem == "all":
             known = {entry.name: entry for entry in self.override}
             names = [name for name, entry in registry.problems.items() if entry.value.embedded]
-            entries = [known.get(name, ProblemEntry(name=name)) for name in names]
+            entries = [*(known.get(name, ProblemEntry(name=name)) for name in names), *self.also]
         else:
             entries = self.problem
         for entry in entries:
@@ -157,10 +159,12 @@ class Collection(Frozen):
     include: Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-def load_suites(path: Path, registry: Registry) -> list[Suite]:
-    """The suite in a file, or those that it includes."""
+def load_suites(path: Path, registry: Registry, within: tuple[Path, ...] = ()) -> list[Suite]:
+    """The suite in a file, or those that it includes; `within` are the files that include this one."""
     if "include" not in _toml(path):
         return [Suite.load(path)]
+    if path in within:
+        raise InvalidInput(f"suite {path} includes itself; take it out of `include`")
     names = read_suite(path, Collection).include
     beside = [str(path.parent / name) if name.endswith(".toml") else name for name in names]
-    return [Suite.load(registry.suite(name)) for name in beside]
+    return [suite for name in beside for suite in load_suites(registry.suite(name), registry, (*within, path))]

@@ -133,7 +133,10 @@ def _joint_record(packs: Sequence[StoredPack]) -> dict[str, Any]:
         **{name: records[0].get(name) for name in ("environment", "merged_from")},
         "created": max(record.get("created", "") for record in records),
         "trials": [trial for record in records for trial in record.get("trials", [])],
-        **{name: {k: v for r in records for k, v in (r.get(name) or {}).items()} for name in ("commits", "families")},
+        **{
+            name: {k: v for r in records for k, v in (r.get(name) or {}).items()}
+            for name in ("commits", "families", "pictures")
+        },
         **{name: sum(r.get(name) or 0.0 for r in records) for name in ("step_seconds", "total_seconds")},
     }
 

@@ -36,7 +36,7 @@ _MOST_BYTES, _MOST_CELLS = 2**28, 20_000_000
 #: What readers take for granted in pack.json, where it is there.
 _SHAPE: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(["created", "machine", "merged_from"], (str,)),
-    **dict.fromkeys(["environment", "commits", "families", "files"], (dict,)),
+    **dict.fromkeys(["environment", "commits", "families", "files", "pictures"], (dict,)),
     **dict.fromkeys(["trial_ids", "trials"], (list,)),
     **dict.fromkeys(["step_seconds", "total_seconds"], (int, float)),
 }

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from bilevelbench import Problem, hookimpl
 from bilevelbench_problems.chain import Chain
+from bilevelbench_problems.cleaning_cnn import CleaningCNN, CleaningCNNDigits
 from bilevelbench_problems.cleaning_images import CleaningFashion, CleaningMNIST
 from bilevelbench_problems.convex_toy import ConvexToy
 from bilevelbench_problems.cosine_kappa import CosineKappa
 from bilevelbench_problems.distill import DistillDigits, DistillMNIST
 from bilevelbench_problems.gpt2_cleaning import GPT2Cleaning
 from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris
+from bilevelbench_problems.label_cleaning_agents import LabelCleaningDigitsAgents, LabelCleaningIrisAgents
 from bilevelbench_problems.logcosh import LogCosh
-from bilevelbench_problems.logreg import LogRegBreastCancer, LogRegBreastCancerAgents, LogRegDigits, LogRegWine
+from bilevelbench_problems.logreg import LogRegBreastCancer, LogRegDigits, LogRegWine
+from bilevelbench_problems.logreg_agents import LogRegBreastCancerAgents, LogRegDigitsAgents, LogRegWineAgents
 from bilevelbench_problems.logreg_covtype import LogRegCovtype
 from bilevelbench_problems.newsgroups import Newsgroups, NewsgroupsSynthetic
 from bilevelbench_problems.power_tail import PowerTail
 from bilevelbench_problems.quadratic import Quadratic
 from bilevelbench_problems.quadratic_agents import QuadraticAgents
-from bilevelbench_problems.quadratic_sum import QuadraticSum
+from bilevelbench_problems.quadratic_sum import QuadraticSum, QuadraticSumAgents
 from bilevelbench_problems.representation import RepresentationDigits, RepresentationOmniglot
 from bilevelbench_problems.ridge_abalone import RidgeAbalone
 from bilevelbench_problems.saddle import Saddle, SaddleChain
@@ -30,6 +33,8 @@ from bilevelbench_problems.washboard import Washboard, WashboardA3
 def bilevelbench_problems() -> list[type[Problem]]:
     return [
         Chain,
+        CleaningCNN,
+        CleaningCNNDigits,
         CleaningFashion,
         CleaningMNIST,
         ConvexToy,
@@ -38,19 +43,24 @@ def bilevelbench_problems() -> list[type[Problem]]:
         DistillMNIST,
         GPT2Cleaning,
         LabelCleaningDigits,
+        LabelCleaningDigitsAgents,
         LabelCleaningIris,
+        LabelCleaningIrisAgents,
         LogCosh,
         LogRegBreastCancer,
         LogRegBreastCancerAgents,
         LogRegCovtype,
         LogRegDigits,
+        LogRegDigitsAgents,
         LogRegWine,
+        LogRegWineAgents,
         Newsgroups,
         NewsgroupsSynthetic,
         PowerTail,
         Quadratic,
         QuadraticAgents,
         QuadraticSum,
+        QuadraticSumAgents,
         RepresentationDigits,
         RepresentationOmniglot,
         RidgeAbalone,

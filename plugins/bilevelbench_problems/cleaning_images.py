@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -37,16 +37,16 @@ from bilevelbench import Constant, DataFile, bound, estimated
 from bilevelbench_problems.cross_entropy import Loss, Softmax
 from bilevelbench_problems.estimates import Levels, measured, top
 from bilevelbench_problems.images import FASHION_MNIST, MNIST, MNIST_5K, Images, fashion_mnist, mnist, mnist_5k
-from bilevelbench_problems.label_cleaning import Cleaning, Parts, bounds, longest, mislabelled
+from bilevelbench_problems.label_cleaning import Cleaning, Parts, Pictures, bounds, longest, mislabelled
 from bilevelbench_problems.weighted_cross_entropy import Weighted
 
 _CHECKED: Mapping[str, Any] = {"n_train": 60, "n_val": 40, "n_test": 40, "ridge": 0.1}
 
 
-class _CleaningImages(Cleaning):
+class ImageCleaning(Cleaning):
+    """Images of which the data seed draws some and moves labels, whatever is trained on them."""
+
     embedded = False  # needs images
-    max_lanes = 4  # scores and probabilities of 2,500 images are 200 kB a lane each
-    checked_with: ClassVar[Mapping[str, Any]] = _CHECKED
 
     corruption: float = 0.5
     """share of the training labels that are wrong"""
@@ -56,8 +56,6 @@ class _CleaningImages(Cleaning):
     """validation images"""
     n_test: PositiveInt = 1250
     """test images"""
-    pixels: Literal["scaled", "standardised"] = "scaled"
-    """between 0 and 1 and then of mean length 1, or of mean 0 and deviation 1"""
     labels: Literal["other", "uniform"] = "other"
     """what replaces a label: another class, or any class, with this probability"""
     start: float = 0.0
@@ -80,7 +78,7 @@ class _CleaningImages(Cleaning):
     def _data(self) -> Parts:
         images, rng = self._images(), self.generator()
         train, val, test = (
-            (images.pixels[rows].double() / 255, images.labels[rows])
+            (images.pixels[rows].double() / images.white, images.labels[rows])
             for rows in images.split(rng, self.n_train, self.n_val, self.n_test)
         )
         (A, V, T), b = self._features(train[0], val[0], test[0]), train[1]
@@ -92,8 +90,20 @@ class _CleaningImages(Cleaning):
             wrong = given != b
         return (A, given), (V, val[1]), (T, test[1]), wrong
 
-    def _features(self, *parts: Tensor) -> list[Tensor]:
-        """The training rows first."""
+    @abstractmethod
+    def _features(self, *parts: Tensor) -> Sequence[Tensor]:
+        """Of pixels between 0 and 1, the training rows first."""
+
+
+class _CleaningImages(ImageCleaning):
+    side = 28
+    max_lanes = 4  # scores and probabilities of 2,500 images are 200 kB a lane each
+    checked_with: ClassVar[Mapping[str, Any]] = _CHECKED
+
+    pixels: Literal["scaled", "standardised"] = "scaled"
+    """between 0 and 1 and then of mean length 1, or of mean 0 and deviation 1"""
+
+    def _features(self, *parts: Tensor) -> Sequence[Tensor]:
         train = parts[0]
         if self.pixels == "standardised":
             mean, deviation = train.mean(0), train.std(0, correction=0)
@@ -101,6 +111,9 @@ class _CleaningImages(Cleaning):
             return [_with_one((A - mean) * changes / deviation.where(changes, 1.0)) for A in parts]
         size = _with_one(train).square().sum(-1).mean().sqrt()
         return [_with_one(A) / size for A in parts]
+
+    def _pictures(self, A: Tensor, wrong: Tensor) -> Pictures | None:
+        return super()._pictures(A[:, :-1], wrong)  # without the constant
 
     def _constants(self) -> dict[str, Constant]:
         return _constants(self)

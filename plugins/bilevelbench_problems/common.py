@@ -10,7 +10,7 @@ import torch
 from pydantic import PositiveFloat, model_validator
 from torch import Generator, Tensor
 
-from bilevelbench import Additive, Affine, Constant, Exact, Problem, norm
+from bilevelbench import Additive, Affine, Constant, Exact, InvalidInput, Problem, norm
 
 NoiseKind = Literal["additive", "affine"]
 
@@ -64,6 +64,15 @@ def joint_norm(g_xx: Tensor | float, g_xy: Tensor | float, g_yy: float) -> float
     """The norm of [[g_xx, g_xy], [g_xy, g_yy]]: bounds on the blocks of a Hessian bound the whole. Of several, the largest."""
     xx, xy = (torch.as_tensor(block, dtype=torch.float64) for block in (g_xx, g_xy))
     return float(((xx + g_yy) / 2 + torch.hypot((g_yy - xx) / 2, xy)).max())
+
+
+def evenly(rows: tuple[Tensor, Tensor], agents: int) -> tuple[Tensor, Tensor]:
+    """Features and labels, without the last ones if they cannot be dealt out to so many agents."""
+    A, b = rows
+    n = len(b) - len(b) % agents
+    if not n:
+        raise InvalidInput(f"agents = {agents} cannot share {len(b)} rows; take {len(b)} agents at most")
+    return A[:n], b[:n]
 
 
 class LastOne:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -49,7 +50,6 @@ class CosineKappa(Problem):
     def build(self) -> Instance:
         data = self._draw()
         x0, y0 = data.x0, data.y0
-        constants = _constants(data)
         now = data.to(torch.get_default_dtype())
         return Instance(
             f=now.f,
@@ -61,7 +61,7 @@ class CosineKappa(Problem):
             jvp_g_xy=now.jvp,
             x0=x0.to(torch.get_default_dtype()),
             y0=y0.to(torch.get_default_dtype()),
-            constants=constants,
+            constants=_constants(self),
             noise=noise_model(self.sigma_f, self.sigma_g, self.sigma_h),
             points="stack",
         )
@@ -138,9 +138,11 @@ def _bent(s: Tensor, u: Tensor) -> Tensor:
     return s * (u - dot(s, u))
 
 
-def _constants(data: _Data) -> dict[str, Constant]:
+@functools.lru_cache(maxsize=32)
+def _constants(problem: CosineKappa) -> dict[str, Constant]:
     """With r the size of (x_i, y_i) and t that of (D₁x, D₁y), both of the start; a direction of length 1 changes x_i y_i
-    by at most r, and x·D₁y by at most t."""
+    by at most r, and x·D₁y by at most t. A tenth of a second, so it is kept."""
+    data = problem._draw()
     x0, y0, c = data.x0, data.y0, data.c
     y = data.y_star(x0, y0)
     spectrum, steepest = torch.linalg.eigvalsh(data.Q), float(data.D1.abs().max())

@@ -88,6 +88,7 @@ class _Distill(Problem):
             constants=_constants(self),
             noise=FiniteSum(n_f=real.n, n_g=small.m),
             points="stack",
+            pictures=lambda x, y: {"learned images": _bright(small.pixels(x))},
             metrics={
                 "test_loss": lambda x, y: unseen.value(small.matrix(y)),
                 "test_accuracy": lambda x, y: unseen.accuracy(small.matrix(y)),
@@ -167,6 +168,12 @@ class _Synthetic:
         Y: Tensor = y.unflatten(-1, (_CLASSES, self.p))
         return Y
 
+    def pixels(self, x: Tensor) -> Tensor:
+        """(dx,) as images (m, side, side)."""
+        side = math.isqrt(self.p)
+        images: Tensor = x.unflatten(-1, (self.m, side, side))
+        return images
+
     def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
         batch = self._batch(x, rows)
         losses = self.link.loss(self.matrix(y) @ batch.X.mT, batch.T)
@@ -213,6 +220,12 @@ class _Synthetic:
         index = batch.index.expand(values.shape[:-1]).unsqueeze(-1).expand(values.shape)
         zeros = values.new_zeros(*values.shape[:-2], self.m, self.p)
         return zeros.scatter_add(-2, index, values).flatten(-2)
+
+
+def _bright(images: Tensor) -> Tensor:
+    """From the darkest to the brightest pixel of each: what is learned has values below zero, too."""
+    low, high = (end(images, (-2, -1), keepdim=True) for end in (torch.amin, torch.amax))
+    return (images - low) / (high - low).clamp(min=torch.finfo(images.dtype).tiny)
 
 
 @functools.lru_cache(maxsize=32)

@@ -11,7 +11,6 @@ from torch import Generator, Tensor
 from torch.nn.functional import avg_pool2d, conv2d
 
 Kind = Literal["linear", "mlp", "cnn"]
-_CHANNELS = 8
 
 
 class Embedding(Protocol):
@@ -78,15 +77,16 @@ class MLP:
 
 @dataclass(frozen=True)
 class CNN:
-    """Twice: 3 x 3 filters into 8 channels, tanh, means over 2 x 2; then a linear map of what is left."""
+    """Twice: 3 x 3 filters into so many channels, tanh, means over 2 x 2; then a linear map of what is left."""
 
     side: int
     width: int
+    channels: tuple[int, int] = (8, 8)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        c, left = _CHANNELS, self.side // 4
-        return (c, 1, 3, 3), (c,), (c, c, 3, 3), (c,), (c * left**2, self.width)
+        (c, d), left = self.channels, self.side // 4
+        return (c, 1, 3, 3), (c,), (d, c, 3, 3), (d,), (d * left**2, self.width)
 
     def __call__(self, x: Tensor, images: Tensor) -> Tensor:
         axes = torch.broadcast_shapes(x.shape[:-1], images.shape[:-2])

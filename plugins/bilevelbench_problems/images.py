@@ -57,11 +57,12 @@ _PARTS = ((133, 156_800_199, 50_000), (157_200_236, 188_560_267, 10_000), (188_6
 
 @dataclass(frozen=True)
 class Images:
-    """Pixels (n, 784) as bytes, labels (n,), and how many of them are meant for training; the rest is for tests."""
+    """Pixels (n, side * side) as bytes, labels (n,), and how many of them are meant for training; the rest is for tests."""
 
     pixels: Tensor
     labels: Tensor
     n_train: int
+    white: int = 255  # the brightest
 
     def split(self, rng: torch.Generator, n_train: int, n_val: int, n_test: int) -> tuple[Tensor, Tensor, Tensor]:
         """Row numbers for training, validation and tests, drawn at random; tests from the images that are meant for them."""

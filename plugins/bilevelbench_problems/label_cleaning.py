@@ -31,6 +31,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -38,15 +39,18 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Generator, Tensor
 
-from bilevelbench import Constant, FiniteSum, Instance, Problem, bound, estimated, exact
+from bilevelbench import Agents, Constant, FiniteSum, Instance, Problem, bound, estimated, exact
 from bilevelbench_problems.common import joint_norm
 from bilevelbench_problems.cross_entropy import Dense, Loss, Softmax, cleaned_by, solve
 from bilevelbench_problems.logreg import LogReg, LogRegDigits, LogRegIris
 from bilevelbench_problems.weighted_cross_entropy import Weighted
 
-_FLAT = 20.0  # σ' = 2e-9
+FLAT = 20.0  # σ' = 2e-9
 _SLOPES = (1 / 4, 1 / (6 * math.sqrt(3)), 1 / 8)  # the largest |σ'|, |σ''|, |σ'''|
 
+_SHOWN = 20  # images
+
+Pictures = Callable[[Tensor, Tensor], dict[str, Tensor]]
 Parts = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]
 
 
@@ -55,6 +59,7 @@ class Cleaning(Problem):
 
     max_lanes = 64  # scores and probabilities of the digits are 72 kB per lane each
     classes: ClassVar[int] = 10
+    side: ClassVar[int] = 0  # of an image, in pixels; 0: the rows are not images
 
     corruption: float
     ridge: PositiveFloat = 0.001
@@ -65,13 +70,6 @@ class Cleaning(Problem):
         dtype = torch.get_default_dtype()
         train = Weighted(A, b, self.classes, self.ridge, dtype)
         val, test = (Loss(train.link, *part, dtype) for part in clean)
-
-        def hits(x: Tensor) -> Tensor:
-            return ((x < 0) & wrong).sum(-1, keepdim=True).to(dtype)
-
-        def called(x: Tensor) -> Tensor:
-            return (x < 0).sum(-1, keepdim=True)
-
         return Instance(
             **cleaned_by(train, val),
             x0=self._x0(train.n),
@@ -79,11 +77,11 @@ class Cleaning(Problem):
             constants=self._constants(),
             noise=FiniteSum(n_f=val.n, n_g=train.n),
             points="stack",
-            x_limit=_FLAT,
+            x_limit=FLAT,
+            agents=self._agents(train, val),
+            pictures=self._pictures(A, wrong),
             metrics={
-                "precision": lambda x, y: hits(x) / called(x),
-                "recall": lambda x, y: hits(x) / wrong.sum(),
-                "f1": lambda x, y: 2 * hits(x) / (called(x) + wrong.sum()),
+                **found(wrong),
                 "test_loss": lambda x, y: test.value(train.matrix(y)),
                 "test_accuracy": lambda x, y: test.accuracy(train.matrix(y)),
             },
@@ -91,6 +89,12 @@ class Cleaning(Problem):
 
     def _x0(self, n: int) -> Tensor:
         return torch.zeros(1, n)
+
+    def _agents(self, train: Weighted, val: Loss) -> Agents | None:
+        return None
+
+    def _pictures(self, A: Tensor, wrong: Tensor) -> Pictures | None:
+        return weighed(A.unflatten(-1, (self.side, self.side)), wrong) if self.side else None
 
     @abstractmethod
     def _data(self) -> Parts:
@@ -119,6 +123,7 @@ class LabelCleaningDigits(_Small):
     name = "label_cleaning_digits"
     embedded = False  # an evaluation solves for 640 weights: half a second
     rows = LogRegDigits
+    side = 8
 
     corruption: Annotated[float, Field(ge=0, lt=1)] = 0.3
     """share of the training labels that are wrong"""
@@ -133,6 +138,38 @@ class LabelCleaningIris(_Small):
     """share of the training labels that are wrong"""
     ridge: PositiveFloat = 0.01
     """regulariser of the lower level"""
+
+
+def found(wrong: Tensor) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """Metrics of the labels that x calls wrong."""
+
+    def hits(x: Tensor) -> Tensor:
+        return ((x < 0) & wrong).sum(-1, keepdim=True).to(x.dtype)
+
+    def called(x: Tensor) -> Tensor:
+        return (x < 0).sum(-1, keepdim=True)
+
+    return {
+        "precision": lambda x, y: hits(x) / called(x),
+        "recall": lambda x, y: hits(x) / wrong.sum(),
+        "f1": lambda x, y: 2 * hits(x) / (called(x) + wrong.sum()),
+    }
+
+
+def weighed(images: Tensor, wrong: Tensor) -> Pictures:
+    """The images with the lowest and the highest weights, (n, height, width), and how many of their labels are wrong."""
+    bright = images / images.max()
+    some = min(_SHOWN, len(images) // 2)
+
+    def pictures(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        order = x.argsort(stable=True)
+        shown = {"lowest": order[:some], "highest": order.flip(0)[:some]}
+        return {
+            f"{which} weights: {int(wrong[rows].sum())} of {some} labels are wrong": bright[rows]
+            for which, rows in shown.items()
+        }
+
+    return pictures
 
 
 def mislabelled(b: Tensor, classes: int, share: float, rng: Generator) -> tuple[Tensor, Tensor]:

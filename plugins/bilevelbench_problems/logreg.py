@@ -37,7 +37,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from bilevelbench import Agents, Constant, FiniteSum, Instance, Problem, Rows, Shared, bound, estimated, exact
+from bilevelbench import Agents, Constant, FiniteSum, Instance, Problem, Rows, bound, estimated, exact
 from bilevelbench_problems.common import joint_norm, spread
 from bilevelbench_problems.cross_entropy import Binary, Dense, Loss, Softmax, solve
 
@@ -190,33 +190,6 @@ class LogRegIris(LogReg):
 
     def _features(self) -> tuple[Tensor, Tensor]:
         return from_scikit_learn("iris")
-
-
-class LogRegBreastCancerAgents(Shared, LogRegBreastCancer):
-    """logreg_breast_cancer whose training and validation rows are dealt out to agents: f_i and g_i are means over agent i's.
-
-    Rows that do not divide evenly are left out (of 285 and 142 with four agents: one and two). Every agent holds the whole
-    regulariser. Constants and metrics are those of the mean problem.
-    """
-
-    name = "logreg_breast_cancer_agents"
-    embedded = False  # every distributed method would start processes in `run --all`
-
-    def build(self) -> Instance:
-        train, val, test = self._split()
-
-        def local(i: int) -> Instance:
-            return self._instance([(A[i :: self.agents], b[i :: self.agents]) for A, b in (train, val)] + [test])
-
-        return self._instance([train, val, test], Agents(self.agents, local))
-
-    def _split(self) -> list[tuple[Tensor, Tensor]]:
-        train, val, test = super()._split()
-        return [*(self._even(*rows) for rows in (train, val)), test]
-
-    def _even(self, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        n = len(b) - len(b) % self.agents
-        return A[:n], b[:n]
 
 
 @functools.lru_cache(maxsize=32)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Generator, Tensor
 
-from bilevelbench import Constant, FiniteSum, Instance, InvalidInput, Reference, Rows, dot, estimated, exact, norm
+from bilevelbench import (
+    Agents,
+    Constant,
+    FiniteSum,
+    Instance,
+    InvalidInput,
+    Reference,
+    Rows,
+    Shared,
+    dot,
+    estimated,
+    exact,
+    norm,
+)
 from bilevelbench_problems.common import Stretched, random_orthogonal, spread
 
 _REDRAWS = 20
@@ -59,31 +72,25 @@ class QuadraticSum(Stretched):
         return self
 
     def build(self) -> Instance:
-        g, f, x0, y0 = self.draw()
+        return self._instance(*self.draw())
+
+    def _instance(self, g: Terms, f: Terms, x0: Tensor, y0: Tensor, agents: Agents | None = None) -> Instance:
         level = _Levels(f, g)
         dtype = torch.get_default_dtype()
         F, G = _Sum(f, dtype), _Sum(g, dtype)
         P, r, hess, slope, x_min = (t.to(dtype) for t in (level.P, level.r, level.hess, level.slope, level.x_min))
         return Instance(
-            f=F.value,
-            g=G.value,
-            grad_f_x=F.in_x,
-            grad_f_y=F.in_y,
-            grad_g_x=G.in_x,
-            grad_g_y=G.in_y,
-            hvp_g_yy=G.hvp,
-            jvp_g_xy=G.jvp,
+            **_functions(F, G),
             x0=x0.to(dtype),
             y0=y0.to(dtype),
             constants=level.constants(x0, y0),
-            noise=FiniteSum(n_f=self.m, n_g=self.n),
+            agents=agents,
             reference=Reference(
                 y_star=lambda x: x @ P + r,
                 phi=lambda x: F.value(x, x @ P + r),
                 grad_phi=lambda x: x @ hess + slope,
                 hess_phi=lambda x: hess.expand(*x.shape, len(hess)),
             ),
-            points="stack",
             metrics={"distance": lambda x, y: norm(x - x_min)},
         )
 
@@ -123,6 +130,29 @@ class QuadraticSum(Stretched):
         return z @ (Q * spectrum.sqrt()) @ Q.T
 
 
+class QuadraticSumAgents(Shared, QuadraticSum):
+    """`quadratic_sum` whose terms are dealt out to agents: f_i and g_i are means over agent i's.
+
+    Terms that do not divide evenly are not drawn. Constants and closed forms are those of the mean problem.
+    """
+
+    name = "quadratic_sum_agents"
+    embedded = False  # every distributed method would start processes in `run --all`
+
+    def build(self) -> Instance:
+        g, f, x0, y0 = self.draw()
+        dtype = torch.get_default_dtype()
+
+        def local(i: int) -> Instance:
+            F, G = (_Sum(terms.of_agent(i, self.agents), dtype) for terms in (f, g))
+            return Instance(**_functions(F, G), x0=x0.to(dtype), y0=y0.to(dtype))
+
+        return self._instance(g, f, x0, y0, Agents(self.agents, local))
+
+    def _terms(self, n: int, rng: Generator) -> Terms:
+        return super()._terms(n - n % self.agents, rng)
+
+
 @dataclass(frozen=True)
 class Terms:
     """The vectors of a sum, a, q, c (n, dy) and b, p, d (n, dx), in float64."""
@@ -133,6 +163,9 @@ class Terms:
     q: Tensor
     c: Tensor
     d: Tensor
+
+    def of_agent(self, i: int, agents: int) -> Terms:
+        return Terms(**{field.name: getattr(self, field.name)[i::agents] for field in fields(self)})
 
     def means(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """A, B, C, c, d."""
@@ -186,6 +219,22 @@ class _Sum:
             return spread(v @ self.Ct, x, y)
         along = rows.weight * _times(self.meets_y[rows.index, 1], v)
         return spread(_sum(self.meets_x[rows.index, 1], along), x, y)
+
+
+def _functions(F: _Sum, G: _Sum) -> dict[str, Any]:
+    """f and g with their derivatives, and what kind of sums they are."""
+    return {
+        "f": F.value,
+        "g": G.value,
+        "grad_f_x": F.in_x,
+        "grad_f_y": F.in_y,
+        "grad_g_x": G.in_x,
+        "grad_g_y": G.in_y,
+        "hvp_g_yy": G.hvp,
+        "jvp_g_xy": G.jvp,
+        "noise": FiniteSum(n_f=len(F.meets_y), n_g=len(G.meets_y)),
+        "points": "stack",
+    }
 
 
 def _times(vectors: Tensor, z: Tensor) -> Tensor:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from bilevelbench_problems import LogRegBreastCancerAgents, QuadraticAgents
+from bilevelbench_problems import (
+    LabelCleaningIrisAgents,
+    LogRegBreastCancerAgents,
+    LogRegWineAgents,
+    QuadraticAgents,
+    QuadraticSumAgents,
+)
 from helpers import assert_conforms
 
-from bilevelbench import FiniteSum, Instance, Shared
+from bilevelbench import FiniteSum, Instance, InvalidInput, Rows, Shared
 from bilevelbench.model.queries import QUERIES
 
 SHARED = [
@@ -16,6 +22,10 @@ SHARED = [
     QuadraticAgents(agents=1),
     LogRegBreastCancerAgents(),
     LogRegBreastCancerAgents(agents=3, data_seed=2),
+    LogRegWineAgents(agents=5),
+    QuadraticSumAgents(n=70, m=31, dim_x=2, dim_y=5),
+    LabelCleaningIrisAgents(),
+    LabelCleaningIrisAgents(agents=7, data_seed=1),
 ]
 
 
@@ -81,3 +91,43 @@ def test_rows_are_dealt_out_evenly(agents: int) -> None:
     for i in range(agents):
         own = instance.agents.local(i).noise
         assert (own.n_f * agents, own.n_g * agents) == (whole.n_f, whole.n_g)
+
+
+@pytest.mark.parametrize(
+    ("problem", "n_f", "n_g"),
+    [
+        (QuadraticSumAgents(agents=3, n=70, m=32, dim_x=2, dim_y=5), 30, 69),
+        (LabelCleaningIrisAgents(agents=5), 35, 75),
+        (LogRegWineAgents(agents=4), 44, 88),
+    ],
+    ids=str,
+)
+def test_an_agents_rows_are_every_nth_of_the_whole(problem: Shared, n_f: int, n_g: int) -> None:
+    """A mini-batch of an agent is the mini-batch of the mean problem that has the same rows."""
+    instance = problem.build()
+    assert instance.noise == FiniteSum(n_f=n_f, n_g=n_g)
+    x, y, v = point(instance)
+    k, i = problem.agents, 1
+    own = Rows(torch.tensor([[0, 2], [1, 3]]), torch.full((2, 2), 0.5))
+    whole = Rows(i + k * own.index, own.weight)
+    local = instance.agents.local(i)
+    assert local.noise == FiniteSum(n_f=n_f // k, n_g=n_g // k)
+    for query in (name for name, query in QUERIES.items() if len(query.outputs) == 1):
+        arguments = (x, y, v) if "vp_" in query else (x, y)
+        ours, theirs = local.functions[query](*arguments, own), instance.functions[query](*arguments, whole)
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_an_agent_moves_no_weight_of_another() -> None:
+    instance = LabelCleaningIrisAgents().build()
+    x, y, v = point(instance)
+    local = instance.agents.local(2)
+    for answer in (local.grad_g_x(x, y), local.jvp_g_xy(x, y, v)):
+        mine = torch.arange(instance.dx) % 4 == 2
+        assert (answer[:, ~mine] == 0).all()
+        assert (answer[:, mine] != 0).all()
+
+
+def test_more_agents_than_rows_are_a_sentence() -> None:
+    with pytest.raises(InvalidInput, match=r"agents = 90 cannot share 76 rows; take 76 agents at most"):
+        LabelCleaningIrisAgents(agents=90).build()

@@ -134,6 +134,19 @@ def test_learned_images_are_worth_more_than_real_ones() -> None:
     assert float(evaluator(x, y).phi) < float(evaluator(instance.x0, y).phi)
 
 
+def test_pictures_go_from_black_to_white() -> None:
+    instance, _ = built(DistillDigits(per_class=2))
+    x = normal(instance.dx)
+    (shown,) = instance.pictures(x, instance.y0[0]).values()
+    assert shown.shape == (20, 8, 8)
+    assert (shown.amin((-2, -1)) == 0).all()
+    assert (shown.amax((-2, -1)) == 1).all()
+    order = x.reshape(20, 64).argsort()
+    assert torch.equal(shown.flatten(1).argsort(), order)
+    (flat,) = instance.pictures(torch.ones(instance.dx), instance.y0[0]).values()
+    assert (flat == 0).all()
+
+
 def test_float32_sees_the_same_data() -> None:
     double = DistillDigits().build()
     torch.set_default_dtype(torch.float32)

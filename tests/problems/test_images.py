@@ -342,6 +342,19 @@ def test_metrics_of_a_known_answer(synthetic) -> None:
     assert f1 == pytest.approx([1, 2 * 0.5 / 1.5, 2 * 0.5 / 1.5])
 
 
+def test_pictures_are_of_the_lowest_and_the_highest_weights(synthetic) -> None:
+    problem = CleaningMNIST(**FEW)
+    instance, ((A, _), _, _, wrong) = problem.build(), problem._data()
+    x = torch.linspace(3, -3, 60)  # the last row has the lowest weight
+    (low, lowest), (high, highest) = instance.pictures(x, instance.y0[0]).items()
+    assert low == f"lowest weights: {int(wrong[-20:].sum())} of 20 labels are wrong"
+    assert high == f"highest weights: {int(wrong[:20].sum())} of 20 labels are wrong"
+    pixels = A[:, :PIXELS] / A[:, :PIXELS].max()
+    assert torch.equal(lowest.flatten(1), pixels[-20:].flip(0))
+    assert torch.equal(highest.flatten(1), pixels[:20])
+    assert lowest.shape == (20, 28, 28)
+
+
 def test_a_batch_above_n_is_cut_and_the_row_says_so(synthetic) -> None:
     run = bilevelbench.run("stocbio[batch_g=100,D=2,Q=2]", CleaningMNIST(**FEW), steps=2).runs.iloc[0]
     assert run.status == "budget"

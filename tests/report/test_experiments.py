@@ -332,6 +332,9 @@ def test_a_suite_may_include_others(collection):
     suites = load_suites(collection, registry())
     assert [suite.figure.name for suite in suites] == ["one", "two"]
     assert [suite.figure.name for suite in load_suites(collection.with_name("one.toml"), registry())] == ["one"]
+    more = collection.with_name("more.toml")
+    more.write_text('include = ["both.toml", "one.toml"]')
+    assert [suite.figure.name for suite in load_suites(more, registry())] == ["one", "two", "one"]
 
 
 @pytest.mark.parametrize(
@@ -341,7 +344,7 @@ def test_a_suite_may_include_others(collection):
         ('include = ["gone.toml"]', InvalidInput, "gone.toml' does not exist"),
         ("include = []", InvalidInput, "at least 1 item"),
         ('include = ["quick"]\nseeds = 3', InvalidInput, "no field 'seeds'"),
-        ('include = ["both.toml"]', InvalidInput, "no field 'include'"),
+        ('include = ["both.toml"]', InvalidInput, "both.toml includes itself; take it out of `include`"),
     ],
 )
 def test_collections_that_cannot_be_used(collection, text, error, said):

@@ -10,8 +10,12 @@ from helpers import assert_conforms
 
 from bilevelbench.discovery.registry import registry
 
-#: Problems that read real data: minutes, and only where the data are. The quick form of each is the other one.
-QUICK_FORM = {"newsgroups": "newsgroups_synthetic"}
+#: Problems that take minutes, for their size or because they read real data. The quick form of each is the other one.
+QUICK_FORM = {
+    "newsgroups": "newsgroups_synthetic",
+    "label_cleaning_digits_agents": "label_cleaning_iris_agents",
+    "logreg_digits_agents": "logreg_wine_agents",
+}
 
 
 @pytest.mark.parametrize("name", registry().algorithms)
@@ -25,7 +29,7 @@ def test_method(name: str) -> None:
 )
 def test_problem(name: str) -> None:
     problem = registry().problems[name].value
-    if name in QUICK_FORM and problem.data_files[0].locate() is None:
+    if name in QUICK_FORM and problem.data_files and problem.data_files[0].locate() is None:
         pytest.skip(f"{problem.data_files[0].path} is not at hand: BILEVELBENCH_DATA names no folder that holds it")
     if name == "gpt2_cleaning":
         pytest.importorskip("transformers", reason="transformers is not installed (extra `llm`)")

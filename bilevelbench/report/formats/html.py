@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from bilevelbench.report.analysis.failures import failures
+from bilevelbench.report.analysis.pictures import pictures
 from bilevelbench.report.analysis.ranking import costs, is_single, ranking
 from bilevelbench.report.analysis.rates import RateTable, notes
 from bilevelbench.report.analysis.rates import readable as readable_rates
@@ -147,4 +148,5 @@ def _section(results: Results, table: pd.DataFrame, title: str, n: int) -> dict[
         "columns": list(people.columns),
         "rows": cells,
         "figure": Markup(svg),  # our own SVG: its texts are escaped by matplotlib
+        "pictures": pictures(results, title, list(exact["method"])),
     }
