@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -57,6 +57,10 @@ class QuadraticSum(Stretched):
                 f"take n = {2 * self.dim_y} or more"
             )
         return self
+
+    def sweep(self, over: str, value: float) -> dict[str, Any]:
+        """As many terms of f as of g."""
+        return dict.fromkeys(("n", "m"), round(value)) if over == "n" else super().sweep(over, value)
 
     def build(self) -> Instance:
         g, f, x0, y0 = self.draw()
