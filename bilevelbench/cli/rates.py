@@ -44,19 +44,20 @@ def measure_suite(
     from bilevelbench.cli.progress import run_missing
     from bilevelbench.discovery.registry import registry
     from bilevelbench.results.store import Store
-    from bilevelbench.studies.rates.own import check_accuracy
+    from bilevelbench.studies.rates.own import check_accuracy, pilots
     from bilevelbench.studies.rates.study import run_rates, write
 
     folder = (out or Path("results") / name).absolute()
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 
+    first = pilots(suite, registry()) if own else []  # before workers start: most mistakes show here
     with execution.open(registry()) as executor:
 
         def run(trials: Sequence[Trial]) -> Results:
             return run_missing(console, store, trials, executor)
 
-        if own:
-            check_accuracy(suite, registry(), run)
+        if first:
+            check_accuracy(first, run)
         found = run_rates(suite, registry(), run, methods, quick, preset, setting)
     rows: list[RateRecord] = [m.as_dict() for m in found]
     title = suite.title + (" (quick)" if quick else "")
@@ -184,7 +185,7 @@ def _check_together(
     of_own: Mapping[str, object], of_tables: Mapping[str, object], methods: list[str], problems: list[str], quick: bool
 ) -> None:
     """Options of one kind of study that stand with the other."""
-    given = {name for name, value in (of_own | of_tables | {"--quick": quick or None}).items() if value is not None}
+    given = {name for name, value in {**of_own, **of_tables, "--quick": quick or None}.items() if value is not None}
     if problems:
         if not methods:
             raise InvalidInput("say which methods to measure: -a METHOD, which can be repeated")

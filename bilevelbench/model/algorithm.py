@@ -55,6 +55,8 @@ class Algorithm(BaseModel):
     claims: ClassVar[tuple[Claim, ...]] = ()
     reports: ClassVar[Literal["own", "last", "random"]] = "last"
     tuned: ClassVar[Mapping[str, Role]] = {}  # the parameters that are tuned
+    finite_sum_only: ClassVar[bool] = False  # it asks for data by number: `run --all` pairs it with finite sums only
+    needs_modules: ClassVar[tuple[str, ...]] = ()  # that an extra installs; `run --all` leaves it out without them
     known_exceptions: ClassVar[Mapping[str, KnownFailure]] = {}  # checks of the conformance kit that it fails, and why
 
     def resolve(self, constants: Constants) -> Self:

@@ -35,6 +35,7 @@ class QuadraticSum(Stretched):
     """
 
     name = "quadratic_sum"
+    finite_sum = True
 
     n: PositiveInt = 1024
     """terms of g"""

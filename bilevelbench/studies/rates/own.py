@@ -19,7 +19,7 @@ from bilevelbench.model.problem import Problem
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.spec_text import parse_spec
-from bilevelbench.plan.trial import Budget, Schedule, Spec
+from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.results.reached import UNCERTIFIED, kind
 from bilevelbench.studies.rates.measure import claim_of
 from bilevelbench.studies.rates.plan import plan_row
@@ -146,18 +146,22 @@ def _setting(problem: Problem) -> ClaimedSetting:
     return "partial" if sigma["sigma_f"] else "deterministic"
 
 
-def check_accuracy(suite: RateSuite, registry: Registry, run: Run) -> None:
-    """An accuracy that |grad phi| is not known to cannot be met: one step of each row's hardest trial tells."""
-    planned = []
-    for row in suite.row:
-        first = plan_row(row, suite, registry, grid=row.grid()[-1:])[0].trial
-        update = {"budget": Budget(steps=1), "targets": (), "schedule": Schedule(), "label": ""}
-        planned.append((row, first.model_copy(update=update)))
+def pilots(suite: RateSuite, registry: Registry) -> list[tuple[RateRow, Trial]]:
+    """One step of each row's hardest trial: planning it finds most mistakes, and running it what |grad phi| is known to."""
+    update = {"budget": Budget(steps=1), "targets": (), "schedule": Schedule(), "label": ""}
+    hardest = [(row, plan_row(row, suite, registry, grid=row.grid()[-1:])[0].trial) for row in suite.row]
+    return [(row, trial.model_copy(update=update)) for row, trial in hardest]
+
+
+def check_accuracy(planned: Sequence[tuple[RateRow, Trial]], run: Run) -> None:
+    """An accuracy that |grad phi| is not known to cannot be met."""
     runs = run([trial for _, trial in planned]).runs.set_index("trial_id")
     for row, trial in planned:
         found = runs.loc[[trial.id]]
         eps = None if row.rule == "horizon" else row.at_eps if row.sweep else min(row.grid())
-        certificate, error = kind(found).iloc[0], float(found["grad_phi_error"].iloc[0])
+        certificate = kind(found).iloc[0]
+        rounding = torch.finfo(torch.float64).eps * float(found["grad_phi"].iloc[0])  # that of a closed form, at least
+        error = max(rounding, float(found["grad_phi_error"].iloc[0]))
         if certificate in UNCERTIFIED:
             raise InvalidInput(
                 f"problem {trial.problem.name!r} does not bound the error of |grad phi| ({certificate}), so no accuracy can be "
