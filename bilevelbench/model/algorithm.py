@@ -130,6 +130,13 @@ class Algorithm(BaseModel):
         """The length of an x-step over its hypergradient, if that is a constant: what `rates` predicts slopes from."""
         return None
 
+    def largest_eps(self, eps: float) -> float | None:
+        """For a preset made for eps: the accuracies above which it does not do what its theorem has it do; None: it always does.
+
+        A theorem that speaks of small eps only is not tested above them, and `rates` says so.
+        """
+        return None
+
     @classmethod
     def per_lane(cls) -> frozenset[str]:
         """The fields that may differ between the lanes of a pack."""

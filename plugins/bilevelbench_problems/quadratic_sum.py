@@ -49,6 +49,8 @@ class QuadraticSum(Stretched):
     """its largest eigenvalue"""
     cross: NonNegativeFloat = 0.1
     """norm of the coupling between x and y, in the law"""
+    copies: PositiveInt = 1
+    """how often each term is there: with more of them the sum is the same, and a pass over its data longer"""
 
     @model_validator(mode="after")
     def _enough_terms(self) -> Self:
@@ -60,14 +62,21 @@ class QuadraticSum(Stretched):
         return self
 
     def sweep(self, over: str, value: float) -> dict[str, Any]:
-        """As many terms of f as of g."""
-        return dict.fromkeys(("n", "m"), round(value)) if over == "n" else super().sweep(over, value)
+        """More data of the same sum: other terms would be another instance, as hard or as easy as it happens to be."""
+        if over != "n":
+            return super().sweep(over, value)
+        if value % self.n:
+            raise InvalidInput(
+                f"quadratic_sum has n = {self.n} terms, each of them as often as `copies` says, so {value:g} data of g are none "
+                "of its sizes; sweep over multiples of n"
+            )
+        return {"copies": round(value / self.n)}
 
     def build(self) -> Instance:
         g, f, x0, y0 = self.draw()
         level = _Levels(f, g)
         dtype = torch.get_default_dtype()
-        F, G = _Sum(f, dtype), _Sum(g, dtype)
+        F, G = _Sum(f, dtype, self.copies), _Sum(g, dtype, self.copies)
         P, r, hess, slope, x_min = (t.to(dtype) for t in (level.P, level.r, level.hess, level.slope, level.x_min))
         return Instance(
             f=F.value,
@@ -81,7 +90,7 @@ class QuadraticSum(Stretched):
             x0=x0.to(dtype),
             y0=y0.to(dtype),
             constants=level.constants(x0, y0),
-            noise=FiniteSum(n_f=self.m, n_g=self.n),
+            noise=FiniteSum(n_f=self.copies * self.m, n_g=self.copies * self.n),
             reference=Reference(
                 y_star=lambda x: x @ P + r,
                 phi=lambda x: F.value(x, x @ P + r),
@@ -149,12 +158,12 @@ class Terms:
 class _Sum:
     """One of the two functions and its derivatives over (*points, L, .), whole or of some rows."""
 
-    def __init__(self, terms: Terms, dtype: torch.dtype) -> None:
+    def __init__(self, terms: Terms, dtype: torch.dtype, copies: int) -> None:
         self.A, self.B, self.C, self.c, self.d = (t.to(dtype) for t in terms.means())
         self.Ct = self.C.T.contiguous()
         # one gather and one product for the three vectors that meet y, and for those that meet x
-        self.meets_y = torch.stack([terms.a, terms.q, terms.c], 1).to(dtype)
-        self.meets_x = torch.stack([terms.b, terms.p, terms.d], 1).to(dtype)
+        self.meets_y = torch.stack([terms.a, terms.q, terms.c], 1).to(dtype).repeat(copies, 1, 1)
+        self.meets_x = torch.stack([terms.b, terms.p, terms.d], 1).to(dtype).repeat(copies, 1, 1)
 
     def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
         if rows is None:

@@ -15,6 +15,9 @@ DRAWS = 2000
 TOLERANCE, TOLERANCE_STEEP, STEEP = 0.1, 0.25, 5.0
 FEWEST_EPS, FEWEST_HORIZONS = 4, 6
 
+#: The verdict on a theorem that speaks of smaller eps than any that was run.
+OUTSIDE = "outside the theorem's range"
+
 
 @dataclass(frozen=True)
 class Fit:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report.analysis.fit import compared
+from bilevelbench.report.analysis.fit import OUTSIDE, compared
 from bilevelbench.report.analysis.predict import SetBy, asymptotic
 from bilevelbench.report.pipe_table import pipe_table
 from bilevelbench.report.text import number, printable
@@ -41,7 +41,7 @@ _REQUIRED = (
 _OPTIONAL: RateRecord = {
     "over": "eps",
     "log_free_of": "steps",
-    **dict.fromkeys(("predicted", "log_free", "low_free", "high_free", "second_half", "success", "lower_bound", "q")),
+    **dict.fromkeys(("predicted", "log_free", "low_free", "high_free", "second_half", "success", "lower_bound", "q", "largest_eps")),
     **dict.fromkeys(("extra", "footnote", "necessity", "tuned", "own_notion", "note", "rule", "problem", "preset"), ""),
     "columns": {},
     **{name: [] for name in ("local_slopes", "unreached", "points")},
@@ -183,8 +183,9 @@ def _second_half(row: RateRecord) -> str:
 def _reach(row: RateRecord) -> str:
     if row["eps_max"] is None:
         return "–"
-    ends = (row["eps_max"], row["eps_min"]) if row["over"] == "eps" else (row["eps_min"], row["eps_max"])
-    return f"{ends[0]:.3g} to {ends[1]:.3g}, {row['seeds']} seeds"
+    if row["over"] == "eps":
+        return f"{row['eps_max']:.3g} to {row['eps_min']:.3g}, {row['seeds']} seeds"
+    return f"{row['over']} {row['eps_min']:g} to {row['eps_max']:g}, {row['seeds']} seeds"
 
 
 def reference(row: RateRecord, rows: Sequence[RateRecord]) -> float | None:
@@ -252,6 +253,8 @@ def notes(rows: Sequence[RateRecord]) -> list[str]:
         if row["over"] != "eps" and row["columns"]:
             each = (f"{name} {slope:.2f} [{low:.2f}, {high:.2f}]" for name, (slope, low, high) in row["columns"].items())
             said.append(f"by query: {', '.join(each)}")
+        if row["verdict"] == OUTSIDE:
+            said.append(f"the theorem's parameters do what it says for eps below {row['largest_eps']:.2g} only")
         if row["success"] is not None:
             said.append(f"{_share(row['success'])} of the trials reached their accuracy")
         said += [

@@ -13,9 +13,9 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.claim import Claim
-from bilevelbench.model.queries import COLUMNS
+from bilevelbench.model.queries import QUERIES
 from bilevelbench.report.analysis import predict
-from bilevelbench.report.analysis.fit import Fit, fit, slope_of_logs, verdict
+from bilevelbench.report.analysis.fit import OUTSIDE, Fit, fit, slope_of_logs, verdict
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 from bilevelbench.studies.rates.plan import Point, runs_by_value, which_reached, whole
@@ -68,6 +68,7 @@ class Measurement:
     rule: str
     seeds: int
     success: float | None  # of all trials, the share that reached its accuracy: for methods that rely on chance
+    largest_eps: float | None  # above which the preset does not do what its theorem says
     verdict: str
     unreached: list[dict[str, Any]]
     necessity: str
@@ -124,6 +125,8 @@ def measure(
     fits = {name: _fit(table, values, name, row) for name in ("cost", "steps", counted)}
     reached = [_accuracy(table[v], v, row) for v in values]
     logs = slope_of_logs(reached, max(1, claim.log_power)) if row.logs and claim and claim.tilde else 0.0
+    largest = None if row.eps is None else _largest_eps(cls, points)
+    outside = largest is not None and all(value > largest for value in row.grid())
     return Measurement(
         **_stated(row, cls, claim, points),
         **_slopes(fits["cost"], fits["steps"], fits[counted]),
@@ -133,11 +136,12 @@ def measure(
         target=target,
         predicted=None if q is None or row.eps is None else _predicted(cls, points, values, q, row.rule),
         log_free_of=counted,
-        columns=_columns(table, values, row),
+        columns=_columns(cls, table, values, row),
         eps_max=max(reached) if reached else None,
         eps_min=min(reached) if reached else None,
         success=_success(table) if row.rule == "second_order" else None,
-        verdict=verdict(fits[counted], exponent, target, len(values), row.rule == "horizon", logs),
+        largest_eps=largest,
+        verdict=OUTSIDE if outside else verdict(fits[counted], exponent, target, len(values), row.rule == "horizon", logs),
         unreached=[_unreached(v, table[v], row) for v in row.grid() if v not in values],
         necessity=_necessity(row, weakened, results, fits["cost"]),
         tuned=tuned,
@@ -184,10 +188,13 @@ def _slopes(calls: Fit | None, steps: Fit | None, free: Fit | None) -> dict[str,
     }
 
 
-def _columns(table: Mapping[float, pd.DataFrame], values: list[float], row: RateRow) -> dict[str, list[float]]:
-    """Each query by itself, as far as every trial made it."""
-    asked = [name for name in COLUMNS if values and all((table[v][name] > 0).all() for v in values)]
-    fits = {name: _fit(table, values, name, row) for name in asked}
+def _columns(
+    cls: type[Algorithm], table: Mapping[float, pd.DataFrame], values: list[float], row: RateRow
+) -> dict[str, list[float]]:
+    """Each query of the method by itself, as far as every trial made it."""
+    asked = dict.fromkeys(query.column for name, query in QUERIES.items() if name in cls.uses)
+    made = [name for name in asked if all((table[v][name] > 0).all() for v in values)]
+    fits = {name: _fit(table, values, name, row) for name in made}
     return {name: [found.slope, found.low, found.high] for name, found in fits.items() if found is not None}
 
 
@@ -253,6 +260,12 @@ def _predicted(cls: type[Algorithm], points: Sequence[Point], values: list[float
     if len(values) < _FEWEST or any(eta is None for eta in etas) or rule == "second_order":
         return None
     return predict.slope(values, [eta for eta in etas if eta is not None], q, rule)
+
+
+def _largest_eps(cls: type[Algorithm], points: Sequence[Point]) -> float | None:
+    """Over the grid, whose presets all have the theorem's powers of eps."""
+    each = (cls.model_validate(p.trial.algorithm.params).largest_eps(p.value) for p in points)
+    return min((eps for eps in each if eps is not None), default=None)
 
 
 def _necessity(row: RateRow, points: Sequence[Point], results: Results, calls: Fit | None) -> str:

@@ -20,6 +20,7 @@ from bilevelbench.model.rounding import one_thread
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
+from bilevelbench.report.analysis.fit import FEWEST_EPS
 from bilevelbench.results.reached import UNCERTIFIED, kind
 from bilevelbench.studies.rates.measure import claim_of
 from bilevelbench.studies.rates.plan import plan_row
@@ -71,19 +72,18 @@ def _grid(asked: Asked) -> dict[str, Any]:
         if asked.values is not None:
             raise InvalidInput(f"--values {asked.values} goes with --over or --preset horizon; accuracies are --eps 0.2:0.01")
         low, high = sorted(_range("--eps", asked.eps, "0.2:0.01"))
-        return {"rule": asked.rule, "eps": (high, low), "ratio": _ratio(high / low)}
+        return {"rule": asked.rule, "eps": (high, low), "ratio": _ratio(high / low, 2, _FEWEST_VALUES)}
     low, high = sorted(_range("--values", asked.values, "8:64"))
-    ratio = _ratio(high / low)
     return {
-        "rule": asked.rule, "set_by": "sweep", "sweep": asked.over, "values": (low, high), "ratio": ratio,
+        "rule": asked.rule, "set_by": "sweep", "sweep": asked.over, "values": (low, high),
+        "ratio": _ratio(high / low, 1, FEWEST_EPS),
         "at_eps": _number("--eps", asked.eps),
     }  # fmt: skip
 
 
-def _ratio(span: float) -> float:
-    """Between one value and the next: a root of two, or less if the range is short."""
-    count = max(_FEWEST_VALUES - 1, round(2 * math.log2(span)))
-    return float(span ** (1 / count))
+def _ratio(span: float, per_octave: int, fewest: int) -> float:
+    """Between one value and the next: a root of two or two itself, less if the range is short."""
+    return float(span ** (1 / max(fewest - 1, round(per_octave * math.log2(span)))))
 
 
 def _range(option: str, text: str | None, example: str) -> tuple[float, float]:

@@ -228,12 +228,17 @@ def test_methods_are_needed(problem):
         ("tail_anchor", "dim_x", 5, {"anchors": 4}),
         ("quadratic", "kappa", 16, {"kappa": 16}),
         ("washboard", "kappa", 16, {"kappa": 16}),
-        ("quadratic_sum", "n", 100.2, {"n": 100, "m": 100}),
+        ("quadratic_sum", "n", 4096, {"copies": 4}),
         ("quadratic_sum", "dim_x", 7.6, {"dim_x": 8}),
     ],
 )
 def test_sweep_of_bundled_problems(name, over, value, params):
     assert make(registry().problem(name), {}).sweep(over, value) == params
+
+
+def test_size_that_a_sum_does_not_have_is_refused():
+    with pytest.raises(InvalidInput, match="sweep over multiples of n"):
+        make(registry().problem("quadratic_sum"), {}).sweep("n", 1500)
 
 
 def test_row_s_parameters_go_into_the_preset():
