@@ -123,7 +123,9 @@ def rates(
     ] = None,
     problem: Annotated[
         list[str] | None,
-        typer.Option("--problem", "-p", help="Measure on this one instead: NAME, NAME[param=value], FILE.py; repeatable."),
+        typer.Option(
+            "--problem", "-p", help="Measure on this one instead: NAME, NAME[param=value], FILE.py; repeatable."
+        ),
     ] = None,
     eps: Annotated[
         str | None, typer.Option(help="Accuracies LARGEST:SMALLEST; one of them if something else is swept.")
@@ -133,7 +135,9 @@ def rates(
         str | None, typer.Option(help="Its range LOW:HIGH; with --preset horizon that of the steps.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds of data and noise, two or more. Default: 4.")] = None,
-    rule: Annotated[str, typer.Option(help="mean: of |grad phi| over the steps; hit: the first that is small.")] = "mean",
+    rule: Annotated[
+        str, typer.Option(help="mean: of |grad phi| over the steps; hit: the first that is small.")
+    ] = "mean",
     steps: Annotated[int | None, typer.Option(min=1, help="Steps after which a trial is given up.")] = None,
     setting: Annotated[str | None, typer.Option(help="Of table 2: partial or full. Default: both.")] = None,
     preset: Annotated[

@@ -79,9 +79,7 @@ class Constants(Mapping[str, float]):
     rho_star of its penalty form; dim_x the dimension of x, of every instance.
     """
 
-    def __init__(
-        self, given: Mapping[str, Constant | float], problem: str = "", dim_x: int | None = None
-    ) -> None:
+    def __init__(self, given: Mapping[str, Constant | float], problem: str = "", dim_x: int | None = None) -> None:
         self.given: dict[str, Constant] = {
             k: v if isinstance(v, Constant) else Constant(float(v)) for k, v in given.items()
         }

@@ -56,7 +56,9 @@ class Problem(BaseModel):
         """
         now = getattr(self, over, None) if over in type(self).model_fields else None
         if over == "data_seed" or isinstance(now, bool) or not isinstance(now, int | float):
-            numbers = [k for k, v in self if isinstance(v, int | float) and not isinstance(v, bool) and k != "data_seed"]
+            numbers = [
+                k for k, v in self if isinstance(v, int | float) and not isinstance(v, bool) and k != "data_seed"
+            ]
             raise InvalidInput(
                 f"problem {self.name!r} cannot be swept over {over!r}{suggestion(over, numbers)}; a problem says how in its "
                 "method `sweep(over, value)`"

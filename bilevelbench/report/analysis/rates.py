@@ -41,7 +41,9 @@ _REQUIRED = (
 _OPTIONAL: RateRecord = {
     "over": "eps",
     "log_free_of": "steps",
-    **dict.fromkeys(("predicted", "log_free", "low_free", "high_free", "second_half", "success", "lower_bound", "q", "largest_eps")),
+    **dict.fromkeys(
+        ("predicted", "log_free", "low_free", "high_free", "second_half", "success", "lower_bound", "q", "largest_eps")
+    ),
     **dict.fromkeys(("extra", "footnote", "necessity", "tuned", "own_notion", "note", "rule", "problem", "preset"), ""),
     "columns": {},
     **{name: [] for name in ("local_slopes", "unreached", "points")},
@@ -251,7 +253,9 @@ def notes(rows: Sequence[RateRecord]) -> list[str]:
         grid, done = ("horizon", "finished") if row["rule"] == "horizon" else (row["over"], "reached")
         said = [f"local slopes {' '.join(f'{s:.2f}' for s in row['local_slopes'])}"] if row["local_slopes"] else []
         if row["over"] != "eps" and row["columns"]:
-            each = (f"{name} {slope:.2f} [{low:.2f}, {high:.2f}]" for name, (slope, low, high) in row["columns"].items())
+            each = (
+                f"{name} {slope:.2f} [{low:.2f}, {high:.2f}]" for name, (slope, low, high) in row["columns"].items()
+            )
             said.append(f"by query: {', '.join(each)}")
         if row["verdict"] == OUTSIDE:
             said.append(f"the theorem's parameters do what it says for eps below {row['largest_eps']:.2g} only")
@@ -259,7 +263,8 @@ def notes(rows: Sequence[RateRecord]) -> list[str]:
             said.append(f"{_share(row['success'])} of the trials reached their accuracy")
         said += [
             text
-            for text in (row["necessity"], row["tuned"], row["own_notion"] and f"in its own notion {row['own_notion']}") if text
+            for text in (row["necessity"], row["tuned"], row["own_notion"] and f"in its own notion {row['own_notion']}")
+            if text
         ]
         said += [
             f"not fitted: {grid} {u['value']:.3g}, {done} by {u['reached']} of {u['seeds']} seeds{_why(u)}"
@@ -281,7 +286,15 @@ def _share(success: float) -> str:
 
 
 def markdown(title: str, rows: Sequence[RateRecord]) -> str:
-    lines = [f"### {printable(title)}", "", pipe_table(readable(rows)), LEGEND, "", *(f"- {printable(n)}" for n in notes(rows)), ""]
+    lines = [
+        f"### {printable(title)}",
+        "",
+        pipe_table(readable(rows)),
+        LEGEND,
+        "",
+        *(f"- {printable(n)}" for n in notes(rows)),
+        "",
+    ]
     return "\n".join(lines)
 
 

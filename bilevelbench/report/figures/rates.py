@@ -37,7 +37,9 @@ def rate_figure(title: str, rows: Sequence[RateRecord], families: Mapping[str, s
             lines.append(line)
             names.append(name_of(row) + (f" {row['measured']:.2f}" if row["measured"] is not None else ""))
         over = {row["over"] for row in drawn} or {"eps"}
-        axes.set(xscale="log", yscale="log", xlabel=" or ".join(_X.get(o, o) for o in sorted(over)), ylabel="oracle calls")
+        axes.set(
+            xscale="log", yscale="log", xlabel=" or ".join(_X.get(o, o) for o in sorted(over)), ylabel="oracle calls"
+        )
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())

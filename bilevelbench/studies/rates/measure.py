@@ -141,7 +141,9 @@ def measure(
         eps_min=min(reached) if reached else None,
         success=_success(table) if row.rule == "second_order" else None,
         largest_eps=largest,
-        verdict=OUTSIDE if outside else verdict(fits[counted], exponent, target, len(values), row.rule == "horizon", logs),
+        verdict=OUTSIDE
+        if outside
+        else verdict(fits[counted], exponent, target, len(values), row.rule == "horizon", logs),
         unreached=[_unreached(v, table[v], row) for v in row.grid() if v not in values],
         necessity=_necessity(row, weakened, results, fits["cost"]),
         tuned=tuned,

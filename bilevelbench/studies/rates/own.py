@@ -64,13 +64,17 @@ def _grid(asked: Asked) -> dict[str, Any]:
         if asked.over != "eps":
             raise InvalidInput(f"--preset horizon measures the exponent of eps; leave out --over {asked.over}")
         if asked.eps is not None:
-            raise InvalidInput(f"--preset horizon is set by numbers of steps; give --values 128:8192 instead of --eps {asked.eps}")
+            raise InvalidInput(
+                f"--preset horizon is set by numbers of steps; give --values 128:8192 instead of --eps {asked.eps}"
+            )
         low, high = _range("--values", asked.values, "128:8192")
         low, high = sorted((math.log2(low), math.log2(high)))
         return {"rule": "horizon", "set_by": "steps", "horizons": (math.floor(low), math.ceil(high))}
     if asked.over == "eps":
         if asked.values is not None:
-            raise InvalidInput(f"--values {asked.values} goes with --over or --preset horizon; accuracies are --eps 0.2:0.01")
+            raise InvalidInput(
+                f"--values {asked.values} goes with --over or --preset horizon; accuracies are --eps 0.2:0.01"
+            )
         low, high = sorted(_range("--eps", asked.eps, "0.2:0.01"))
         return {"rule": asked.rule, "eps": (high, low), "ratio": _ratio(high / low, 2, _FEWEST_VALUES)}
     low, high = sorted(_range("--values", asked.values, "8:64"))

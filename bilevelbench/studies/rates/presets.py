@@ -79,9 +79,9 @@ def upper_steps(cls: type[Algorithm]) -> list[str]:
 def _made(cls: type[Algorithm], constants: Constants, value: float, row: RateRow, preset: Preset) -> Algorithm:
     there = [name for name, by in _MADE_BY.items() if getattr(cls, by).__func__ is not getattr(Algorithm, by).__func__]
     if preset == "tuned":
-        if "rate" not in there:
+        if row.tuned_base not in there:
             return cls.model_validate(row.params).resolve(constants)
-        return _called(cls, "rate", constants, value, row).resolve(constants)
+        return _called(cls, row.tuned_base, constants, value, row).resolve(constants)
     if preset not in there:
         has = f"it has {' and '.join(there)}" if there else "it has none"
         raise InvalidInput(

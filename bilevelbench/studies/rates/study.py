@@ -58,7 +58,9 @@ def _wanted(suite: RateSuite, methods: Sequence[str], setting: str | None) -> li
     if setting is not None and setting not in settings:
         raise InvalidInput(f"{suite.title} has no setting {setting!r}; it has {', '.join(settings)}")
     return [
-        row for row in suite.row if (not methods or row.method in methods) and (setting is None or setting == row.setting)
+        row
+        for row in suite.row
+        if (not methods or row.method in methods) and (setting is None or setting == row.setting)
     ]
 
 

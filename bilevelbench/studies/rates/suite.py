@@ -45,8 +45,8 @@ class RateRow(_Table):
     `sweep`: what the problem changes (`Problem.sweep`) between the smallest and the largest of `values`, at the accuracy
     `at_eps`. `on` names another problem than the suite's, and `problem` has its parameters.
 
-    `params` are handed to the preset if it takes them, and replace its choice if not. Preset `tuned` is `rate` with the
-    x-step that takes the fewest calls, searched from `tuned_from` times the preset's.
+    `params` are handed to the preset if it takes them, and replace its choice if not. Preset `tuned` is `tuned_base`
+    with the x-step that takes the fewest calls, searched from `tuned_from` times that of the base.
 
     `log_free` says which count the verdict is about, where the claim hides logarithms; with `over`, a parameter of the
     preset, it is divided by that. `set_by` says what the preset depends on, and with that how the claim's exponent shows on
@@ -72,6 +72,7 @@ class RateRow(_Table):
     problem: dict[str, Any] = {}
     params: dict[str, Any] = {}
     scale: PositiveFloat = 1.0
+    tuned_base: Literal["rate", "theory"] = "rate"
     tuned_from: PositiveFloat = 1.0
     log_free: Literal["steps", "cost", "grad_g_y"] = "steps"
     over: str | None = None

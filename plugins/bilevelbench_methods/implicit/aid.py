@@ -30,6 +30,7 @@ class State:
     k: int
 
 
+#: How v is found.
 Solver = Literal["cg", "richardson", "neumann"]
 
 

@@ -91,10 +91,19 @@ def test_accuracy_that_one_seed_misses_leaves_the_fit_and_is_listed():
 
 def test_sweep_asks_the_problem_what_to_change_and_fits_each_query():
     row = RateRow(
-        method="aid", rule="hit", sweep="kappa", values=(1.0, 2.83), set_by="sweep", preset="theory", seeds=2, log_free="cost"
+        method="aid",
+        rule="hit",
+        sweep="kappa",
+        values=(1.0, 2.83),
+        set_by="sweep",
+        preset="theory",
+        seeds=2,
+        log_free="cost",
     )
     points = plan_row(row, suite(row), registry())
-    assert sorted({2.0 / p.trial.problem.params["mu"] for p in points}) == pytest.approx([1, 2**0.5, 2, 8**0.5], rel=1e-2)
+    assert sorted({2.0 / p.trial.problem.params["mu"] for p in points}) == pytest.approx(
+        [1, 2**0.5, 2, 8**0.5], rel=1e-2
+    )
     (found,) = run_rates(suite(row), registry(), run)
     assert (found.over, found.claimed, found.preset) == ("kappa", 4, "theory")
     assert found.measured > 0
@@ -193,7 +202,9 @@ def test_setting_picks_rows_and_an_unknown_one_is_named():
         run_rates(suite(RateRow(method="f2ba", eps=(0.2, 0.1))), registry(), run, setting="ful")
 
 
-@pytest.mark.parametrize("name", ["rates_table1", "rates_table2", "rates_table3", "rates_kappa", "rates_n", "rates_samples"])
+@pytest.mark.parametrize(
+    "name", ["rates_table1", "rates_table2", "rates_table3", "rates_kappa", "rates_n", "rates_samples"]
+)
 def test_bundled_suite_plans(name):
     """Every row has a preset and a claim, and its quick form is valid too."""
     bundled = RateSuite.load(registry().suite(name))

@@ -48,11 +48,11 @@ class Plain(Algorithm):
 PRESET
 '''
 
-PRESET = '''
+PRESET = """
     @classmethod
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
         return cls(eta=eps)
-'''
+"""
 
 PROBLEM = '''
 """phi(x) = w sqrt(1 + x^2): its gradient falls by a constant rate."""

@@ -15,7 +15,7 @@ from bilevelbench.studies.rates.measure import _necessity, _own, _unreached
 from bilevelbench.studies.rates.plan import Point
 from bilevelbench.studies.rates.suite import RateRow
 
-BLANK = _OPTIONAL | {"label": "m", "setting": "deterministic"}
+BLANK = _OPTIONAL | {"label": "m", "setting": "deterministic", "verdict": "matches"}
 
 
 def note(**row) -> str:
@@ -153,3 +153,8 @@ def test_own_notion_says_what_it_counted():
     assert (
         _own(eps, *made({0.2: ["target"], 0.1: ["budget"]})) == "own: 1 eps reached by all seeds, too few for a slope"
     )
+
+
+def test_theorem_s_range_is_told_only_where_it_was_missed():
+    assert "for eps below 0.00015 only" in note(verdict="outside the theorem's range", largest_eps=1.5e-4)
+    assert "theorem" not in note(verdict="matches", largest_eps=16.0)
