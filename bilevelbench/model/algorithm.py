@@ -131,7 +131,7 @@ class Algorithm(BaseModel):
         return None
 
     def largest_eps(self, eps: float) -> float | None:
-        """For a preset made for eps: the accuracies above which it does not do what its theorem has it do; None: it always does.
+        """For a preset made for eps: above which accuracy it does not do what its theorem has it do; None: it always does.
 
         A theorem that speaks of small eps only is not tested above them, and `rates` says so.
         """

@@ -67,8 +67,8 @@ class QuadraticSum(Stretched):
             return super().sweep(over, value)
         if value % self.n:
             raise InvalidInput(
-                f"quadratic_sum has n = {self.n} terms, each of them as often as `copies` says, so {value:g} data of g are none "
-                "of its sizes; sweep over multiples of n"
+                f"quadratic_sum has n = {self.n} terms, each as often as `copies` says, so {value:g} data of g are none of its "
+                "sizes; sweep over multiples of n"
             )
         return {"copies": round(value / self.n)}
 

@@ -119,7 +119,7 @@ def test_rate_figure_draws_the_claimed_slope():
 
 
 def test_claim_figure_draws_what_the_verdict_is_about():
-    """The claim and what it predicts, the interval over seeds, the way to the second half, the slope that decides, the calls."""
+    """The claim, what it predicts, the interval over seeds, the way to the second half, the slope that decides, the calls."""
     decided = {"log_free": 1.5, "low_free": 1.4, "high_free": 1.6, "second_half": 1.7}
     rows = [made.rate_row(**decided), made.rate_row(label=NASTY, measured=None, low=None, high=None, points=[])]
     figure = rates.claim_figure("t", rows)

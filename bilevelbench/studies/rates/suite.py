@@ -49,9 +49,9 @@ class RateRow(_Table):
     with the x-step that takes the fewest calls, searched from `tuned_from` times that of the base.
 
     `log_free` says which count the verdict is about, where the claim hides logarithms; with `over`, a parameter of the
-    preset, it is divided by that. `set_by` says what the preset depends on, and with that how the claim's exponent shows on
-    the tail (`predict.asymptotic`). `logs`: the count has the logarithms that the claim hides, and they are allowed for. `claimed` replaces the claim's exponent, for parameters that it is not about;
-    `lower_bound` is that of any method with the same oracle.
+    preset, it is divided by that; with `logs` the count has those logarithms, and they are allowed for. `set_by` says what the
+    preset depends on, and with that how the claim's exponent shows on the tail (`predict.asymptotic`). `claimed` replaces the
+    claim's exponent, for parameters that it is not about; `lower_bound` is that of any method with the same oracle.
     """
 
     method: str

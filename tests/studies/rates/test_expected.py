@@ -10,7 +10,6 @@ import pytest
 
 from bilevelbench import Constants
 from bilevelbench.discovery.registry import registry
-from bilevelbench.errors import InvalidInput
 from bilevelbench.report.analysis import predict
 from bilevelbench.report.analysis.fit import Fit, verdict
 from bilevelbench.report.analysis.rates import read_rates

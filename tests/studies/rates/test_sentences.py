@@ -117,7 +117,7 @@ def said(row: RateRow, values: dict[float, list[str]], slope: float | None = Non
 def test_necessity_tells_what_was_reached_and_no_more():
     row = RateRow(method="f2ba", eps=(0.2, 0.1), ratio=2**0.25, **WEAK)
     first, *rest, last = row.grid()
-    good = dict.fromkeys((first, *rest), ["target", "target"])
+    good = {value: ["target", "target"] for value in (first, *rest)}
     missed = said(row, good | {last: ["target", "budget"]}, 2.0)
     # a cost that is the value itself: slope -1
     assert missed == (
