@@ -1,8 +1,8 @@
 """Preset `tuned`: at every value of the grid the x-step that takes the fewest calls, and what a longer one does.
 
 A search by doubling from the row's own start, upwards while it pays and downwards while nothing gets there, then a second one
-by fourth roots of two between the best step and its double. Each try may take twice the steps of the best so far: what takes
-more is not the best. The value's own results decide what is tried next, so a search that was stopped goes on where it was.
+by fourth roots of two between the best step and its double. Each try may take as many steps as the best so far: what takes
+more is not better. The value's own results decide what is tried next, so a search that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -43,15 +43,13 @@ class _Search:
         if best is None:
             lower = min(self.tried, default=1.0) - 1
             return [lower] if -lower <= _FURTHEST else []
-        if best == round(best):
-            for power in (best + 1, best - 1):
-                if power not in self.tried and abs(power) <= _FURTHEST:
-                    return [power]
+        if best == round(best) and best + 1 not in self.tried and best < _FURTHEST:
+            return [best + 1]
         return [power for part in _BETWEEN if (power := math.floor(best) + part) not in self.tried]
 
     def cap(self) -> int | None:
         best = self.best
-        return None if best is None else 2 * self.steps[best]
+        return None if best is None else self.steps[best]
 
     def longer(self) -> tuple[float, bool] | None:
         """The next longer step that was tried, over the best one, and whether it got there."""
@@ -112,4 +110,7 @@ def _told(row: RateRow, searches: Sequence[_Search]) -> str:
     times = sorted(times for times, _ in longer)
     between = f"{times[0]:.2f}" if times[0] == times[-1] else f"{times[0]:.2f} to {times[-1]:.2f}"
     lost = sum(not reached for _, reached in longer)
-    return f"{told}; the next longer steps, {between} times that, did not get there at {lost} of {len(longer)} values"
+    return (
+        f"{told}; the next longer steps, {between} times that, did not get there in as many steps at {lost} of "
+        f"{len(longer)} values"
+    )

@@ -28,9 +28,9 @@ def test_search_ends_at_the_longest_step_that_works_within_a_fourth_root_of_two(
     assert searched(longest).best == best
 
 
-def test_tries_may_take_twice_the_steps_of_the_best_so_far():
+def test_tries_may_take_as_many_steps_as_the_best_so_far():
     found = searched(3.6)
-    assert found.cap() == 2 * found.steps[3.5]
+    assert found.cap() == found.steps[3.5]
     assert _Search(1.0).cap() is None
 
 
@@ -44,7 +44,8 @@ def test_search_gives_up_where_no_step_works():
 def test_longer_steps_are_told_as_far_as_they_were_tried():
     row = RateRow(method="f2ba", eps=(0.2, 0.1), tuned_from=4.0)
     assert _told(row, [searched(3.6), searched(0.0)]) == (
-        "x-step 45.3 4 times the preset's; the next longer steps, 1.19 times that, did not get there at 2 of 2 values"
+        "x-step 45.3 4 times the preset's; the next longer steps, 1.19 times that, did not get there in as many steps at 2 of 2 "
+        "values"
     )
 
 
