@@ -42,10 +42,14 @@ def test_method_whose_extra_is_not_installed_is_left_out_of_all(monkeypatch):
 
 
 def test_what_is_left_out_is_said_once_with_its_reason():
-    plan = Suite(budget=Budget(steps=1), algorithm="all", problem=(QUADRATIC, SUM))
-    assert "saba (needs a finite sum: 1 problem)" in pairing.told(plan.left_out(registry()))
-    assert "dist_f2ba (is run by agents: 2 problems)" in pairing.told(plan.left_out(registry()))
-    assert "f2ba (" not in pairing.told(plan.left_out(registry())).replace("dist_f2ba (", "")
+    out = Suite(budget=Budget(steps=1), algorithm="all", problem=(QUADRATIC, SUM)).left_out(registry())
+    assert out["needs a finite sum"]["saba"] == {"quadratic"}
+    assert out["is run by agents"]["dist_f2ba"] == {"quadratic", "quadratic_sum"}
+    assert "f2ba" not in set().union(*out.values())
+    told = pairing.told(out)
+    assert told.startswith("left out: ")
+    assert "saba (needs a finite sum: 1 problem)" in told
+    assert "dist_f2ba (is run by agents: 2 problems)" in told
     alone = Suite(budget=Budget(steps=1), algorithm=(F2BA,), problem="all")
     assert pairing.told(alone.left_out(registry())) == ""
 
