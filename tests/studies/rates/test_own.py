@@ -142,7 +142,7 @@ def test_claim_of_a_bundled_method_is_drawn_beside_the_slope(problem, tmp_path):
 
 def test_problem_says_how_a_sweep_changes_it(method, problem, tmp_path):
     (row,) = rates(
-        tmp_path / "out", "-a", method(), "-p", problem(), "--over", "narrow", "--values", "1:8", "--eps", "0.05",
+        tmp_path / "out", "-a", method(), "-p", problem(), "--over", "narrow", "--values", "1:4", "--eps", "0.1",
         "--seeds", "2", "--rule", "hit",
     )  # fmt: skip
     assert row["over"] == "narrow"
