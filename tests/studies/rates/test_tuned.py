@@ -44,8 +44,8 @@ def test_search_gives_up_where_no_step_works():
 def test_longer_steps_are_told_as_far_as_they_were_tried():
     row = RateRow(method="f2ba", eps=(0.2, 0.1), tuned_from=4.0)
     assert _told(row, [searched(3.6), searched(0.0)]) == (
-        "x-step 45.3 4 times the preset's; the next longer steps, 1.19 times that, did not get there in as many steps at 2 of 2 "
-        "values"
+        "x-step 45.3 4 times the preset's; the next longer steps, 1.19 times that, did not get there in as many steps "
+        "at 2 of 2 values"
     )
 
 
