@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from bilevelbench.plan.trial import Trial
     from bilevelbench.report.analysis.rates import RateRecord
     from bilevelbench.results.schema import Results
+    from bilevelbench.studies.rates.suite import Preset, RateSuite
+
+_PRESETS = ("rate", "theory", "horizon", "tuned")
+_RULES = ("mean", "hit")
 
 
-def measure_table(
-    table: int,
-    over: str,
-    setting: str | None,
+def measure_suite(
+    name: str,
+    suite: RateSuite,
+    own: bool,
     methods: Sequence[str],
-    preset: str,
+    setting: str | None,
+    preset: Preset,
     quick: bool,
     as_json: bool,
     execution: Execution,
@@ -39,23 +44,20 @@ def measure_table(
     from bilevelbench.cli.progress import run_missing
     from bilevelbench.discovery.registry import registry
     from bilevelbench.results.store import Store
+    from bilevelbench.studies.rates.own import check_accuracy, pilots
     from bilevelbench.studies.rates.study import run_rates, write
-    from bilevelbench.studies.rates.suite import RateSuite
 
-    name = f"rates_table{table}" + ("_kappa" if over == "kappa" else "")
-    # before any plugin is loaded, which may change the working directory
     folder = (out or Path("results") / name).absolute()
-    if name not in registry().suites:
-        known = sorted(s.removeprefix("rates_") for s in registry().suites if s.startswith("rates_"))
-        raise InvalidInput(f"there are no rates for table {table} over {over}; choose from {', '.join(known)}")
-    suite = RateSuite.load(registry().suite(name))
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 
+    first = pilots(suite, registry()) if own else []  # before workers start: most mistakes show here
     with execution.open(registry()) as executor:
 
         def run(trials: Sequence[Trial]) -> Results:
             return run_missing(console, store, trials, executor)
 
+        if first:
+            check_accuracy(first, run)
         found = run_rates(suite, registry(), run, methods, quick, preset, setting)
     rows: list[RateRecord] = [m.as_dict() for m in found]
     title = suite.title + (" (quick)" if quick else "")
@@ -68,6 +70,18 @@ def measure_table(
     say(console, f"figure: {(folder / 'rates.svg').resolve()}")
 
 
+def _bundled(table: str) -> tuple[str, RateSuite]:
+    """The suite of a table, by its number or its name."""
+    from bilevelbench.discovery.registry import registry
+    from bilevelbench.studies.rates.suite import RateSuite
+
+    name = f"rates_table{table}" if table.isdigit() else f"rates_{table}"
+    if name not in registry().suites:
+        known = (s.removeprefix("rates_").removeprefix("table") for s in registry().suites if s.startswith("rates_"))
+        raise UnknownName("--table", table, known)
+    return name, RateSuite.load(registry().suite(name))
+
+
 def _write_documents(folder: Path, title: str, rows: Sequence[RateRecord]) -> None:
     from bilevelbench.report.analysis.rates import markdown
     from bilevelbench.report.figures.rates import figure
@@ -77,11 +91,11 @@ def _write_documents(folder: Path, title: str, rows: Sequence[RateRecord]) -> No
 
 
 def print_rates(console: Console, title: str, rows: Sequence[RateRecord]) -> None:
-    """The paper's table, grouped by oracle, with the measured columns beside the claims."""
+    """The paper's table, grouped by oracle, with the measured columns beside the claims, and what they mean."""
     from rich.table import Table
     from rich.text import Text
 
-    from bilevelbench.report.analysis.rates import COLUMNS, cells, notes
+    from bilevelbench.report.analysis.rates import COLUMNS, LEGEND, cells, notes
 
     table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
     for column in COLUMNS:
@@ -92,21 +106,48 @@ def print_rates(console: Console, title: str, rows: Sequence[RateRecord]) -> Non
         table.add_row(Text("" if oracle == before else oracle), *(Text(cell) for cell in rest))
         before = oracle
     console.print(table)
+    console.print(Text(LEGEND, style="dim"))
     console.print()
     for note in notes(rows):
         console.print(Text(note))
 
 
 def rates(
-    table: Annotated[int, typer.Option(help="A complexity table of the paper.")] = 1,
-    over: Annotated[str, typer.Option(help="eps, or kappa for the condition number.")] = "eps",
+    table: Annotated[
+        str | None, typer.Option(help="A complexity table: 1, 2, 3, kappa, n or samples. Default: 1.")
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="Rows of your own, in a TOML file.")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", "-a", help="NAME, NAME[param=value], FILE.py; of a table: only these. Repeatable."),
+    ] = None,
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--problem", "-p", help="Measure on this one instead: NAME, NAME[param=value], FILE.py; repeatable."
+        ),
+    ] = None,
+    eps: Annotated[
+        str | None, typer.Option(help="Accuracies LARGEST:SMALLEST; one of them if something else is swept.")
+    ] = None,
+    over: Annotated[str, typer.Option(help="What is swept: eps, or a number that the problem has.")] = "eps",
+    values: Annotated[
+        str | None, typer.Option(help="Its range LOW:HIGH; with --preset horizon that of the steps.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds of data and noise, two or more. Default: 4.")] = None,
+    rule: Annotated[
+        str, typer.Option(help="mean: of |grad phi| over the steps; hit: the first that is small.")
+    ] = "mean",
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps after which a trial is given up.")] = None,
     setting: Annotated[str | None, typer.Option(help="Of table 2: partial or full. Default: both.")] = None,
-    method: Annotated[list[str] | None, typer.Option("--method", "-a", help="Only these methods; repeatable.")] = None,
     preset: Annotated[
         str,
-        typer.Option(help="rate: the theorem's powers of eps with constants of order one; theory: its constants too."),
+        typer.Option(
+            help="rate: the theorem's powers of eps with constants of order one; theory: its constants too; horizon: set by "
+            "the number of steps; tuned: rate with the best x-step."
+        ),
     ] = "rate",
-    quick: Annotated[bool, typer.Option("--quick", help="Shorter ranges and fewer seeds: two minutes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Of a table: shorter ranges and fewer seeds.")] = False,
     as_json: Json = False,
     jobs: Jobs = None,
     memory: Memory = None,
@@ -114,11 +155,47 @@ def rates(
     scheduler: Scheduler = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the results.")] = None,
 ) -> None:
-    """Measure the exponents that a table claims, and print them beside the claims."""
-    for name, value, known in (("--over", over, ("eps", "kappa")), ("--preset", preset, ("rate", "theory"))):
+    """Measure how cost grows with accuracy or with a property of the problem, and print it beside what is claimed.
+
+    The same command resumes where it was stopped.
+    """
+    for name, value, known in (("--preset", preset, _PRESETS), ("--rule", rule, _RULES)):
         if value not in known:
             raise UnknownName(name, value, known)
+    out = None if out is None else out.absolute()  # before any plugin is loaded, which may change the working directory
+    from bilevelbench.discovery.registry import registry
     from bilevelbench.execute.executor import Execution
+    from bilevelbench.studies.rates.own import Asked, own_suite
+    from bilevelbench.studies.rates.suite import RateSuite
 
     execution = Execution(executor, jobs, memory, scheduler=scheduler)
-    measure_table(table, over, setting, method or [], preset, quick, as_json, execution, out)
+    chosen, methods = cast("Preset", preset), method or []
+    of_own = {"--eps": eps, "--values": values, "--seeds": seeds, "--steps": steps, "--over": over != "eps" or None}
+    _check_together(of_own, {"--table": table, "--suite": suite, "--setting": setting}, methods, problem or [], quick)
+    if problem:
+        asked = Asked(
+            methods, problem, eps, over, values, 4 if seeds is None else seeds, chosen,
+            cast("Literal['mean', 'hit']", rule), steps or Asked.steps,
+        )  # fmt: skip
+        name, rows, methods = "rates_own", own_suite(registry(), asked), []
+    elif suite:
+        name, rows = "rates_own", RateSuite.load(registry().suite(suite))
+    else:
+        name, rows = _bundled(table or "1")
+    measure_suite(name, rows, bool(problem), methods, setting, chosen, quick, as_json, execution, out)
+
+
+def _check_together(
+    of_own: Mapping[str, object], of_tables: Mapping[str, object], methods: list[str], problems: list[str], quick: bool
+) -> None:
+    """Options of one kind of study that stand with the other."""
+    given = {name for name, value in {**of_own, **of_tables, "--quick": quick or None}.items() if value is not None}
+    if problems:
+        if not methods:
+            raise InvalidInput("say which methods to measure: -a METHOD, which can be repeated")
+        if wrong := sorted(given - set(of_own)):
+            raise InvalidInput(f"{wrong[0]} belongs to the bundled tables; leave it out, or leave out --problem")
+    elif wrong := sorted(given & set(of_own)):
+        raise InvalidInput(f"{wrong[0]} goes with --problem; the rows of a table have it fixed in their suite")
+    if of_tables["--table"] is not None and of_tables["--suite"] is not None:
+        raise InvalidInput("--table and --suite both name the rows; give one of them")

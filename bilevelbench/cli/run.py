@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bilevelbench.cli.console import interruptible, warn_failures
+from bilevelbench.cli.console import interruptible, say, terminal, warn_failures
 from bilevelbench.cli.options import (
     BudgetLimit,
     Dtype,
@@ -71,6 +71,7 @@ def run(
         from bilevelbench.cli.progress import run_with_progress
         from bilevelbench.discovery.registry import registry
         from bilevelbench.execute.executor import Execution
+        from bilevelbench.plan.pairing import told
         from bilevelbench.results.reached import failed
 
         execution = Execution(executor, jobs, memory, timed, scheduler=scheduler)
@@ -86,6 +87,9 @@ def run(
         trials = list({trial.id: trial for part in parts for trial in part}.values())
         if not trials:
             raise InvalidInput("this plan has no trials: no method meets any problem; name others with -a and -p")
+        for plan in plans:
+            if sentence := told(plan.left_out(registry())):
+                say(terminal(), sentence)
         with workers:
             results = run_with_progress(trials, out, workers, _command(), _experiments(plans, parts))
         if failed(results.runs).all():

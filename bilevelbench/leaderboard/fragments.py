@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bilevelbench.report.analysis.rates import COLUMNS as RATE_COLUMNS
 from bilevelbench.report.analysis.rates import RateTable, claimed
 from bilevelbench.report.analysis.rates import cells as rate_cells
 from bilevelbench.report.analysis.rates import notes as rate_notes
@@ -66,16 +67,16 @@ def polyline(values: Sequence[float], lowest: float) -> str:
 
 def rate_row(row: Mapping[str, Any]) -> dict[str, Any]:
     data = dict(row)
-    oracle, name, claim, calls, steps, expected, reach, verdict = rate_cells(data)
+    cells = dict(zip(RATE_COLUMNS, rate_cells(data), strict=True))
     return {
-        "oracle": oracle, "name": name, "claim": claim, "calls": calls, "steps": steps, "expected": expected,
-        "range": reach, "verdict": verdict, "method": row["method"], "footnote": row["footnote"],
+        **cells, "name": cells["method"], "claim": cells["claimed"], "second_half": cells["second half"],
+        "method": row["method"], "footnote": row["footnote"],
     }  # fmt: skip
 
 
 def rate_table(table: RateTable) -> dict[str, Any]:
     rows = table.rows
-    numbers = [v for r in rows for v in (r["claimed"], r["target"], r["high"], r["log_free"]) if v is not None]
+    numbers = [v for r in rows for v in (r["claimed"], r["target"], r["high"], r["high_free"]) if v is not None]
     top = np.ceil(max(numbers, default=1.0) + 0.25)
 
     def place(value: float | None) -> float | None:
@@ -84,20 +85,19 @@ def rate_table(table: RateTable) -> dict[str, Any]:
     marks = []
     for n, row in enumerate(rows):
         cells = rate_row(row)
-        said = f"{cells['name']}: claimed {claimed(dict(row))}, measured {cells['calls']}, {cells['verdict']}"
+        said = f"{cells['name']}: claimed {claimed(dict(row))}, measured {cells['decides']}, {cells['verdict']}"
         marks.append(
             {
                 "y": 34 + 24 * n, "name": cells["name"], "verdict": cells["verdict"], "said": said,
-                "claim": place(row["claimed"]), "expected": place(row["target"]), "dot": place(row["measured"]),
-                "low": place(row["low"]), "high": place(row["high"]),
-                "free": place(row["log_free"]) if row["tilde"] else None,
+                "claim": place(row["claimed"]), "expected": place(row["target"]), "dot": place(row["log_free"]),
+                "low": place(row["low_free"]), "high": place(row["high_free"]), "calls": place(row["measured"]),
             }
         )  # fmt: skip
     return {
         "title": table.title, "rows": [rate_row(row) for row in rows], "notes": rate_notes(list(map(dict, rows))),
         "marks": marks, "height": 34 + 24 * len(rows) + 14,
         "ticks": [(place(float(v)), v) for v in range(int(top) + 1)],
-        "id": slug(table.title), "over": "kappa" if any(r["over"] == "kappa" for r in rows) else "1/eps",
+        "id": slug(table.title), "over": " or ".join(sorted({"1/eps" if r["over"] == "eps" else r["over"] for r in rows})),
     }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def rate_plot(row: Mapping[str, Any]) -> dict[str, Any] | None:
     if row["over"] != "eps" or len(points) < 2:
         return None
     x, y = (np.log10(np.array(v)) for v in zip(*points, strict=True))
-    claim = y[0] + row["claimed"] * (x - x[0])
+    claim = y[0] + (row["claimed"] or 0.0) * (x - x[0])
     low, high = min(y.min(), claim.min()), max(y.max(), claim.max())
 
     def at(u: float, v: float) -> str:
@@ -116,7 +116,7 @@ def rate_plot(row: Mapping[str, Any]) -> dict[str, Any] | None:
     return {
         "line": " ".join(at(u, v) for u, v in zip(x, y, strict=True)),
         "dots": [at(u, v).split(",") for u, v in zip(x, y, strict=True)],
-        "claim": " ".join(at(u, v) for u, v in zip(x, claim, strict=True)),
+        "claim": "" if row["claimed"] is None else " ".join(at(u, v) for u, v in zip(x, claim, strict=True)),
         "x": [number_text(10 ** x[0]), number_text(10 ** x[-1])],
         "y": [number_text(10**low), number_text(10**high)],
     }

@@ -55,6 +55,8 @@ class Algorithm(BaseModel):
     claims: ClassVar[tuple[Claim, ...]] = ()
     reports: ClassVar[Literal["own", "last", "random"]] = "last"
     tuned: ClassVar[Mapping[str, Role]] = {}  # the parameters that are tuned
+    finite_sum_only: ClassVar[bool] = False  # it asks for data by number: `run --all` pairs it with finite sums only
+    needs_modules: ClassVar[tuple[str, ...]] = ()  # that an extra installs; `run --all` leaves it out without them
     known_exceptions: ClassVar[Mapping[str, KnownFailure]] = {}  # checks of the conformance kit that it fails, and why
 
     def resolve(self, constants: Constants) -> Self:
@@ -126,6 +128,13 @@ class Algorithm(BaseModel):
 
     def x_step(self) -> float | None:
         """The length of an x-step over its hypergradient, if that is a constant: what `rates` predicts slopes from."""
+        return None
+
+    def largest_eps(self, eps: float) -> float | None:
+        """For a preset made for eps: above which accuracy it does not do what its theorem has it do; None: it always does.
+
+        A theorem that speaks of small eps only is not tested above them, and `rates` says so.
+        """
         return None
 
     @classmethod

@@ -76,20 +76,23 @@ class Constants(Mapping[str, float]):
     rho_f, rho_g Hessian-Lipschitz; nu_g third derivative of g; C_f Lipschitz constant of f in y;
     Delta = phi(x0) - inf phi; R = |y0 - y*(x0)|^2; sigma_f, sigma_g, sigma_h the noise of one sample, known unless the
     noise is that of a finite sum, which has n_f and n_g data instead; L_phi, rho_phi of the hyper-objective, L_star,
-    rho_star of its penalty form.
+    rho_star of its penalty form; dim_x the dimension of x, of every instance.
     """
 
-    def __init__(self, given: Mapping[str, Constant | float], problem: str = "") -> None:
+    def __init__(self, given: Mapping[str, Constant | float], problem: str = "", dim_x: int | None = None) -> None:
         self.given: dict[str, Constant] = {
             k: v if isinstance(v, Constant) else Constant(float(v)) for k, v in given.items()
         }
         self.problem = problem
+        self._dim_x = dim_x
 
     def __getitem__(self, name: str) -> float:
         if name in self.given and not self._lacks_mu(name):
             return self.given[name].most
         if name in _FORMULAS:
             return _FORMULAS[name](self)
+        if name == "dim_x" and self._dim_x is not None:
+            return self._dim_x
         raise MissingConstant(name, self.problem)
 
     def of_lanes(self, name: str, like: Tensor) -> float | Tensor:
@@ -114,7 +117,7 @@ class Constants(Mapping[str, float]):
         picked = {
             name: Constant(c.value[lane], c.kind) if isinstance(c.value, tuple) else c for name, c in self.given.items()
         }
-        return Constants(picked, self.problem)
+        return Constants(picked, self.problem, self._dim_x)
 
     def __getattr__(self, name: str) -> float:
         if name.startswith("__"):

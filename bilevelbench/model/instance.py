@@ -76,7 +76,7 @@ class Instance:
         self.dx, self.dy = x0.shape[-1], y0.shape[-1]
         given = constants.given if isinstance(constants, Constants) else constants
         of_noise = {name: exact(value) for name, value in {**levels(noise), **sizes(noise)}.items()}
-        self.constants = Constants({**of_noise, **given})
+        self.constants = Constants({**of_noise, **given}, dim_x=x0.shape[-1])
         self.noise, self.reference, self.points = noise, reference, points
         self.metrics, self.pictures = dict(metrics or {}), pictures
         self.agents, self.mu_at, self.project = agents, mu_at, project

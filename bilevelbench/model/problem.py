@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
-from bilevelbench.errors import InvalidInput
+from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.data_file import DataFile
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.known import KnownFailure
@@ -26,6 +26,7 @@ class Problem(BaseModel):
 
     name: ClassVar[str]
     max_lanes: ClassVar[int] = 256
+    finite_sum: ClassVar[bool] = False  # its noise is a FiniteSum; what `run --all` goes by, without building it
     embedded: ClassVar[bool] = True  # needs no download and no long computation: part of `run --all`
     data_sets: ClassVar[Sequence[int]] = range(1 << 31)  # data seeds, in the order in which suites take them
     known_exceptions: ClassVar[Mapping[str, KnownFailure]] = {}  # checks of the conformance kit that it fails, and why
@@ -46,6 +47,27 @@ class Problem(BaseModel):
     @classmethod
     def stackable(cls) -> bool:
         return cls.build_lanes is not Problem.build_lanes
+
+    def sweep(self, over: str, value: float) -> dict[str, Any]:
+        """The parameters that make this problem's `over` equal to `value`: what `bilevelbench rates --over` asks for.
+
+        A number among the parameters can be swept as it is. A problem overrides this for what is none of them: a condition
+        number that is a quotient, or a number of data that two levels share.
+        """
+        now = getattr(self, over, None) if over in type(self).model_fields else None
+        if over == "data_seed" or isinstance(now, bool) or not isinstance(now, int | float):
+            numbers = [
+                k for k, v in self if isinstance(v, int | float) and not isinstance(v, bool) and k != "data_seed"
+            ]
+            raise InvalidInput(
+                f"problem {self.name!r} cannot be swept over {over!r}{suggestion(over, numbers)}; a problem says how in its "
+                "method `sweep(over, value)`"
+            )
+        return {over: round(value) if isinstance(now, int) else value}
+
+    def drift_exponent(self) -> float | None:
+        """q, where |grad phi| falls as u^-q with the way u that is gone: a fixed step then takes eps^-(1 + 1/q) steps."""
+        return None
 
     def generator(self, data_seed: int | None = None) -> torch.Generator:
         """The only source of randomness in `build`."""

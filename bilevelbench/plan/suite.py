@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveIn
 
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, faults
-from bilevelbench.model.algorithm import Distributed
 from bilevelbench.plan.figure import PaperFigure
+from bilevelbench.plan.pairing import obstacle
 from bilevelbench.plan.spec_text import expand, parse_spec
 from bilevelbench.plan.trial import Budget, Frozen, Schedule, Spec, Trial
-from bilevelbench.plan.trials import make_trial, shared_problems
+from bilevelbench.plan.trials import make_trial
 from bilevelbench.plan.tuning import Tune
 
 M = TypeVar("M", bound=BaseModel)
@@ -65,8 +65,8 @@ class ProblemEntry(Frozen):
 
 class Suite(Frozen):
     """`algorithm = "all"` is every registered method with its default parameters, `problem = "all"` every embedded problem;
-    distributed methods meet only problems that agents share. Beside "all", `[[override]]` sets budget and targets of an
-    embedded problem, and `[[also]]` adds one that is not embedded.
+    methods and problems of which one comes from "all" meet only where they can (`pairing`). Beside "all", `[[override]]` sets
+    budget and targets of an embedded problem, and `[[also]]` adds one that is not embedded.
 
     Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` says how `bilevelbench tune`
     searches; `tuned` is the metric by which the parameters were chosen, in a suite that it has written. `figure` is
@@ -137,16 +137,31 @@ class Suite(Frozen):
 
     def algorithms(self, registry: Registry) -> tuple[AlgorithmEntry, ...]:
         if self.algorithm == "all":
-            shared = shared_problems(registry)
-            return tuple(
-                AlgorithmEntry(name=name, problems=shared if issubclass(entry.value, Distributed) else None)
-                for name, entry in registry.algorithms.items()
-            )
+            return tuple(AlgorithmEntry(name=name) for name in registry.algorithms)
         return self.algorithm
+
+    def meets(self, entry: AlgorithmEntry, problem: Spec, registry: Registry) -> bool:
+        return entry.runs_on(problem) and self._obstacle(entry, problem, registry) is None
+
+    def left_out(self, registry: Registry) -> dict[str, dict[str, set[str]]]:
+        """The problems that a method does not meet although nobody said so, by reason and method."""
+        out: dict[str, dict[str, set[str]]] = {}
+        for problem, _ in self.problems(registry):
+            for entry in self.algorithms(registry):
+                why = self._obstacle(entry, problem, registry) if entry.runs_on(problem) else None
+                if why is not None:
+                    out.setdefault(why, {}).setdefault(entry.name, set()).add(str(problem.variant))
+        return out
+
+    def _obstacle(self, entry: AlgorithmEntry, problem: Spec, registry: Registry) -> str | None:
+        """None for what was named by both its names: that is tried, and told what is wrong."""
+        if self.algorithm != "all" and self.problem != "all":
+            return None
+        return obstacle(registry.algorithm(entry.name).value, registry.problem(problem.key).value)
 
     def _specs(self, registry: Registry, problem: Spec) -> Iterator[tuple[Spec, str]]:
         for entry in self.algorithms(registry):
-            if entry.runs_on(problem):
+            if self.meets(entry, problem, registry):
                 for spec in expand(entry.name, entry.params):
                     yield spec, entry.label or str(spec)
 

@@ -21,7 +21,7 @@ from typing import Literal, Self
 from torch import Tensor
 
 from bilevelbench import Constants, Distributed, Oracle
-from bilevelbench_methods.implicit.aid import AID
+from bilevelbench_methods.implicit.aid import AID, Solver
 from bilevelbench_methods.penalty.acc_f2ba import AccF2BA
 from bilevelbench_methods.penalty.bome import BOME
 from bilevelbench_methods.penalty.f2ba import F2BA
@@ -119,7 +119,5 @@ class DistAIDLocal(Distributed, AID):
         return local
 
     @classmethod
-    def from_theory(cls, constants: Constants, eps: float) -> Self:
-        """As aid, with kappa steps of richardson where cg takes the root of that."""
-        D = max(1, round(4 * constants.L_gy / constants.mu))
-        return cls(D=D, N=D, a=1 / constants.L_gy, eta_x=1 / (8 * constants.L_phi))
+    def from_theory(cls, constants: Constants, eps: float, solver: Solver = "richardson") -> Self:
+        return super().from_theory(constants, eps, solver)

@@ -36,7 +36,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
 from torch import Tensor
 
-from bilevelbench import Algorithm, InvalidInput, Oracle, PerLane, dot, keep, norm
+from bilevelbench import Algorithm, Constants, InvalidInput, Oracle, PerLane, dot, keep, norm
 from bilevelbench_methods.perturb import check_radius, kick
 
 _ROUNDING = torch.finfo(torch.float64).eps
@@ -214,9 +214,17 @@ class Restarted(Algorithm):
         return {"eta_x": eta_x, "theta": theta, "T": T, "B": B, "B0": 0.0, "r": felt, "zeta": zeta}
 
     @classmethod
-    def rate(cls, L: float, eps: float, scale: float) -> dict[str, Any]:
-        """eta_x constant, theta ~ eps^(1/4), B ~ eps^(1/2), with rho = 2; `scale` is that of B."""
-        eta_x = 0.2 / L
-        theta = min(1.0, 0.5 * (2 * eps * eta_x**2) ** 0.25)
+    def rate(cls, constants: Constants, eps: float, scale: float) -> dict[str, Any]:
+        """eta_x constant, theta ~ (rho eps)^(1/4), B ~ (eps/rho)^(1/2); `scale` is that of B.
+
+        Where the Hessian of phi does not change, rho is 1: any number is a Lipschitz constant of it.
+        """
+        eta_x, rho = 0.2 / constants.L_phi, constants.rho_phi or 1.0
+        theta = min(1.0, 0.5 * (rho * eps * eta_x**2) ** 0.25)
         r = 0.1 * eps if cls.perturbed else 0.0
-        return {"eta_x": eta_x, "theta": theta, "B": scale * math.sqrt(eps / 2), "B0": 0.0, "r": r}
+        return {"eta_x": eta_x, "theta": theta, "B": scale * math.sqrt(eps / rho), "B0": 0.0, "r": r}
+
+    def largest_eps(self, eps: float) -> float | None:
+        """A plain step of eta_x eps is longer than B from here on: it restarts at every step, and has no momentum."""
+        assert self.eta_x is not None
+        return (self.B / self.eta_x) ** 2 / eps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import PositiveFloat, model_validator
@@ -28,6 +28,9 @@ class Stretched(Problem):
         if self.mu > self.L:
             raise ValueError(f"mu = {self.mu} is larger than L = {self.L}")
         return self
+
+    def sweep(self, over: str, value: float) -> dict[str, Any]:
+        return {"mu": self.L / value} if over == "kappa" else super().sweep(over, value)
 
 
 def noise_model(

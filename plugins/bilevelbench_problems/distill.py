@@ -62,6 +62,7 @@ Part = tuple[Tensor, Tensor]
 
 
 class _Distill(Problem):
+    finite_sum = True
     max_lanes = 64
 
     per_class: PositiveInt = 1

@@ -47,6 +47,7 @@ from bilevelbench_problems.sources import Estimator, Sources, dealt, garbage_wei
 
 class GPT2Cleaning(Problem):
     name = "gpt2_cleaning"
+    finite_sum = True
     embedded = False  # needs transformers, and minutes
     max_lanes = 1  # every lane has a model of its own
     solves_phi = False

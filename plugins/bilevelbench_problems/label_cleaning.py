@@ -57,6 +57,7 @@ Parts = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], tuple[Tensor, Tensor
 class Cleaning(Problem):
     """What the problems of this kind share, whatever their data."""
 
+    finite_sum = True
     max_lanes = 64  # scores and probabilities of the digits are 72 kB per lane each
     classes: ClassVar[int] = 10
     side: ClassVar[int] = 0  # of an image, in pixels; 0: the rows are not images

@@ -45,6 +45,8 @@ from bilevelbench_problems.cross_entropy import Binary, Dense, Loss, Softmax, so
 class LogReg(Problem):
     """What the problems share, here and on other data."""
 
+    finite_sum = True
+
     classes: ClassVar[int]
     per: ClassVar[Literal["feature", "class"]] = "feature"  # what has a regulariser of its own
     standardised: ClassVar[bool] = False  # features, by the training rows

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from bilevelbench import Instance, Problem
+from bilevelbench import Instance
+from bilevelbench_problems.common import Stretched
 from bilevelbench_problems.tail_anchor import TailAnchor
 
 
-class PowerTail(Problem):
+class PowerTail(Stretched):
     """f(x, y) = Σ_i p(y_i),  p'(u) = -(1+u²)^(-q/2);  g(x, y) = 1/2 (y-x)ᵀH(y-x).
 
     It is `tail_anchor` without anchors, without bᵀx and with c = 0; its closed forms, data and constants are described
@@ -21,13 +22,14 @@ class PowerTail(Problem):
     name = "power_tail"
 
     tails: PositiveInt = 2
-    mu: PositiveFloat = 1.0
-    L: PositiveFloat = 2.0
     q: Annotated[float, Field(gt=1)] = 1.05
     rotate: bool = True
     sigma_f: NonNegativeFloat = 0.0
     sigma_g: NonNegativeFloat = 0.0
     sigma_h: NonNegativeFloat = 0.0
+
+    def drift_exponent(self) -> float:
+        return self.q
 
     def build_lanes(self, data_seeds: Sequence[int]) -> Instance:
         return TailAnchor(anchors=0, drift=0.0, **dict(self)).build_lanes(data_seeds)

@@ -48,6 +48,7 @@ class QuadraticSum(Stretched):
     """
 
     name = "quadratic_sum"
+    finite_sum = True
 
     n: PositiveInt = 1024
     """terms of g"""
@@ -61,6 +62,8 @@ class QuadraticSum(Stretched):
     """its largest eigenvalue"""
     cross: NonNegativeFloat = 0.1
     """norm of the coupling between x and y, in the law"""
+    copies: PositiveInt = 1
+    """how often each term is there: with more of them the sum is the same, and a pass over its data longer"""
 
     @model_validator(mode="after")
     def _enough_terms(self) -> Self:
@@ -71,13 +74,24 @@ class QuadraticSum(Stretched):
             )
         return self
 
+    def sweep(self, over: str, value: float) -> dict[str, Any]:
+        """More data of the same sum: other terms would be another instance, as hard or as easy as it happens to be."""
+        if over != "n":
+            return super().sweep(over, value)
+        if value % self.n:
+            raise InvalidInput(
+                f"quadratic_sum has n = {self.n} terms, each as often as `copies` says, so {value:g} data of g are none of its "
+                "sizes; sweep over multiples of n"
+            )
+        return {"copies": round(value / self.n)}
+
     def build(self) -> Instance:
         return self._instance(*self.draw())
 
     def _instance(self, g: Terms, f: Terms, x0: Tensor, y0: Tensor, agents: Agents | None = None) -> Instance:
         level = _Levels(f, g)
         dtype = torch.get_default_dtype()
-        F, G = _Sum(f, dtype), _Sum(g, dtype)
+        F, G = _Sum(f, dtype, self.copies), _Sum(g, dtype, self.copies)
         P, r, hess, slope, x_min = (t.to(dtype) for t in (level.P, level.r, level.hess, level.slope, level.x_min))
         return Instance(
             **_functions(F, G),
@@ -144,7 +158,7 @@ class QuadraticSumAgents(Shared, QuadraticSum):
         dtype = torch.get_default_dtype()
 
         def local(i: int) -> Instance:
-            F, G = (_Sum(terms.of_agent(i, self.agents), dtype) for terms in (f, g))
+            F, G = (_Sum(terms.of_agent(i, self.agents), dtype, self.copies) for terms in (f, g))
             return Instance(**_functions(F, G), x0=x0.to(dtype), y0=y0.to(dtype))
 
         return self._instance(g, f, x0, y0, Agents(self.agents, local))
@@ -177,12 +191,12 @@ class Terms:
 class _Sum:
     """One of the two functions and its derivatives over (*points, L, .), whole or of some rows."""
 
-    def __init__(self, terms: Terms, dtype: torch.dtype) -> None:
+    def __init__(self, terms: Terms, dtype: torch.dtype, copies: int) -> None:
         self.A, self.B, self.C, self.c, self.d = (t.to(dtype) for t in terms.means())
         self.Ct = self.C.T.contiguous()
         # one gather and one product for the three vectors that meet y, and for those that meet x
-        self.meets_y = torch.stack([terms.a, terms.q, terms.c], 1).to(dtype)
-        self.meets_x = torch.stack([terms.b, terms.p, terms.d], 1).to(dtype)
+        self.meets_y = torch.stack([terms.a, terms.q, terms.c], 1).to(dtype).repeat(copies, 1, 1)
+        self.meets_x = torch.stack([terms.b, terms.p, terms.d], 1).to(dtype).repeat(copies, 1, 1)
 
     def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
         if rows is None:

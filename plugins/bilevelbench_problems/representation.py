@@ -65,6 +65,8 @@ from bilevelbench_problems.omniglot import OMNIGLOT, characters
 
 
 class _Representation(Problem):
+    finite_sum = True
+
     side: ClassVar[int]
 
     tasks: PositiveInt = 50

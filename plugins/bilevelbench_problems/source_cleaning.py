@@ -54,6 +54,7 @@ _LOOKED_AT = (0.0, -2.0, 2.0, 4.0)  # x_0; the start first
 
 class SourceCleaningLinear(Problem):
     name = "source_cleaning_linear"
+    finite_sum = True
     max_lanes = 64  # with 20,000 training rows their scores are 640 kB a lane
 
     corruption: Annotated[float, Field(gt=0, lt=1)] = 0.5

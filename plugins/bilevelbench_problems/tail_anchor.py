@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -60,6 +60,15 @@ class TailAnchor(Stretched):
     sigma_h: NonNegativeFloat = 0.0
     noise: NoiseKind = "additive"
     """whether a sample adds noise to each answer, or is a function of its own (affine)"""
+
+    def sweep(self, over: str, value: float) -> dict[str, Any]:
+        """Further dimensions are anchors: a tail more would change the number of steps."""
+        if over == "dim_x":
+            return {"anchors": round(value) - self.tails - self.saddle}
+        return super().sweep(over, value)
+
+    def drift_exponent(self) -> float:
+        return self.q
 
     def build_lanes(self, data_seeds: Sequence[int]) -> Instance:
         lanes = [self._draw(self.generator(seed)) for seed in data_seeds]

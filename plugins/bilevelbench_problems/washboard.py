@@ -29,6 +29,9 @@ class _Washboard(Problem):
     sigma_g: NonNegativeFloat = 0.0
     sigma_h: NonNegativeFloat = 0.0
 
+    def drift_exponent(self) -> float:
+        return self.q
+
     @abstractmethod
     def width(self) -> float: ...
 

@@ -586,9 +586,9 @@ def test_rate_preset_runs_and_is_the_same_without_what_it_leaves_open(name, eps,
 def test_rate_preset_has_the_powers_of_the_theorem(name):
     c = constants("tail_anchor", saddle=True, L=1.5)
     few, many = (cls(name).from_rate(c, eps) for eps in (0.1, 0.1 / 16))
-    assert few.theta == pytest.approx(0.5 * (2 * 0.1 * few.eta_x**2) ** 0.25)
+    assert few.theta == pytest.approx(0.5 * (c.rho_phi * 0.1 * few.eta_x**2) ** 0.25)
     assert few.theta == pytest.approx(2 * many.theta)
-    assert few.B == pytest.approx(math.sqrt(0.1 / 2)) == pytest.approx(4 * many.B)
+    assert few.B == pytest.approx(math.sqrt(0.1 / c.rho_phi)) == pytest.approx(4 * many.B)
     assert few.eta_x == many.eta_x == 0.2 / c.L_phi
     literal = cls(name).from_rate(c, 0.1, scale=1 / 288)
     assert math.isclose(288 * literal.B, few.B)

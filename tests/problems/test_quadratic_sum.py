@@ -10,7 +10,7 @@ from helpers import assert_conforms
 from pydantic import ValidationError
 from tensors import check_bits, close, joint_hessian, lower_hessian, normal, some_rows
 
-from bilevelbench import FiniteSum, InvalidInput
+from bilevelbench import FiniteSum, InvalidInput, Rows
 
 SMALL = QuadraticSum(n=40, m=30, dim_x=4, dim_y=6, data_seed=3)
 PROBLEMS = [SMALL, QuadraticSum(n=20, m=25, dim_x=5, dim_y=2), QuadraticSum(n=30, dim_x=3, dim_y=3, cross=0.0)]
@@ -109,3 +109,14 @@ def test_too_few_terms_for_a_strongly_convex_lower_level() -> None:
 def test_a_hyper_objective_that_is_never_convex_is_a_sentence() -> None:
     with pytest.raises(InvalidInput, match=r"m = 1, .* phi was not convex in any of 20 draws; take a smaller cross"):
         QuadraticSum(n=60, m=1, dim_x=20, dim_y=5).build()
+
+
+def test_copies_are_more_data_of_the_same_sum() -> None:
+    once, thrice = SMALL.build(), SMALL.model_copy(update={"copies": 3}).build()
+    assert thrice.noise == FiniteSum(n_f=3 * SMALL.m, n_g=3 * SMALL.n)
+    x, y = normal(1, SMALL.dim_x), normal(1, SMALL.dim_y, seed=1)
+    for name in ("value_f", "grad_g_y", "grad_f_x"):
+        assert torch.equal(once.functions[name](x, y), thrice.functions[name](x, y))
+    rows = some_rows(thrice, 1, 5)
+    one = Rows(rows.index % SMALL.n, rows.weight)
+    assert torch.equal(once.functions["grad_g_y"](x, y, one), thrice.functions["grad_g_y"](x, y, rows))

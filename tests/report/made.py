@@ -50,6 +50,7 @@ def rate_row(**given):
         "table": 1, "method": "aid", "label": "aid", "setting": "deterministic", "oracle": "HVP", "over": "eps",
         "claimed": 2.0, "tilde": True, "extra": "", "footnote": "", "target": 1.95, "predicted": None, "measured": 2.0,
         "low": 1.9, "high": 2.1, "measured_steps": 2.0, "low_steps": 1.95, "high_steps": 2.05, "log_free": None,
+        "low_free": None, "high_free": None, "lower_bound": None, "columns": {}, "tuned": "",
         "log_free_of": "cost", "second_half": None, "local_slopes": [2.0, 2.0], "eps_max": 0.4, "eps_min": 0.1,
         "rule": "hit", "seeds": 4, "success": None, "verdict": "matches", "unreached": [], "necessity": "",
         "own_notion": "", "note": "", "points": points,

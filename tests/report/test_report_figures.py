@@ -118,14 +118,23 @@ def test_rate_figure_draws_the_claimed_slope():
     assert claim == ([1, 2], [5, 80])
 
 
-def test_claim_figure_has_a_tick_a_whisker_and_a_dot():
-    rows = [made.rate_row(), made.rate_row(label=NASTY, measured=None, low=None, high=None, points=[])]
+def test_claim_figure_draws_what_the_verdict_is_about():
+    """The claim, what it predicts, the interval over seeds, the way to the second half, the slope that decides, the calls."""
+    decided = {"log_free": 1.5, "low_free": 1.4, "high_free": 1.6, "second_half": 1.7}
+    rows = [made.rate_row(**decided), made.rate_row(label=NASTY, measured=None, low=None, high=None, points=[])]
     figure = rates.claim_figure("t", rows)
-    tick, whisker, dot, second = lines(figure)
-    assert (tick[0], whisker[0], dot[0], second[0]) == ([2, 2], [1.9, 2.1], [2.0], [2, 2])
-    *_, hollow = lines(rates.claim_figure("t", [made.rate_row(log_free=1.5)]))
-    assert hollow == ([1.5], [0])
+    claim, expected, seeds, half, dot, calls, *second = lines(figure)
+    assert (claim[0], expected[0], seeds[0]) == ([2, 2], [1.95, 1.95], [1.4, 1.6])
+    assert (half[0], dot, calls) == ([1.5, 1.7], ([1.5], [0]), ([2.0], [0]))
+    assert [x for x, _ in second] == [[2, 2], [1.95, 1.95]]
     assert NASTY in ET.fromstring(style_figures.svg(figure)).itertext()
+
+
+def test_row_without_a_claim_has_no_tick_and_no_dashed_line():
+    row = made.rate_row(claimed=None, target=None, log_free=1.5, low_free=1.4, high_free=1.6, second_half=1.7)
+    assert [x for x, _ in lines(rates.claim_figure("t", [row]))] == [[1.4, 1.6], [1.5, 1.7], [1.5], [2.0]]
+    (drawn,) = lines(rates.rate_figure("t", [row]))
+    assert drawn[0] == [2.5, 5, 10]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,9 @@ DRAWS = 2000
 #: A slope's tolerance: finite ranges bend, and the more so the steeper the claim.
 TOLERANCE, TOLERANCE_STEEP, STEEP = 0.1, 0.25, 5.0
 FEWEST_EPS, FEWEST_HORIZONS = 4, 6
+
+#: The verdict on a theorem that speaks of smaller eps than any that was run.
+OUTSIDE = "outside the theorem's range"
 
 
 @dataclass(frozen=True)
@@ -53,22 +57,34 @@ def _slope(x: F64, y: F64) -> float:
     return float((x * (y - y.mean())).sum() / (x * x).sum())
 
 
-def verdict(fit: Fit | None, claimed: float, target: float, points: int, horizons: bool) -> str:
-    """One of five, in this order. Claims are upper bounds, so only `slower than claimed` is an alarm.
+def verdict(
+    fit: Fit | None, claimed: float | None, target: float | None, points: int, horizons: bool, logs: float = 0.0
+) -> str:
+    """One of six, in this order. Claims are upper bounds, so only `slower than claimed` is an alarm.
 
-    The slope is that of a count without hidden logarithms, so they need no allowance here.
+    `logs` is what the logarithms that a claim hides add to a slope; where they are not counted, they need no allowance.
     """
     if fit is None or points < (FEWEST_HORIZONS if horizons else FEWEST_EPS):
         return "unmeasured"
+    if claimed is None or target is None:
+        return "no claim"
     tolerance = TOLERANCE_STEEP if claimed >= STEEP else TOLERANCE
     if abs(fit.second_half - fit.slope) > tolerance:
         return "not straight"
-    return compared(fit.low, fit.high, claimed, target)
+    return compared(fit.low, fit.high, claimed, target, logs)
 
 
-def compared(low: float, high: float, claimed: float, target: float) -> str:
+def compared(low: float, high: float, claimed: float, target: float, logs: float = 0.0) -> str:
     """An interval of slopes, widened by the tolerance, against the slope that the claim predicts on the instance."""
     tolerance = TOLERANCE_STEEP if claimed >= STEEP else TOLERANCE
     if high + tolerance < target:
         return "faster than claimed"
-    return "matches" if low - tolerance <= target else "slower than claimed"
+    return "matches" if low - tolerance <= target + logs else "slower than claimed"
+
+
+def slope_of_logs(eps: Sequence[float], power: int) -> float:
+    """What log^power(1/eps) adds to a slope on this range; nothing where an eps is above 1/e."""
+    logs = np.log(1 / np.asarray(eps, dtype=np.float64))
+    if len(logs) < 2 or logs.min() <= 1:
+        return 0.0
+    return power * _slope(logs, np.log(logs))

@@ -12,18 +12,18 @@ from typing import Literal
 import numpy as np
 
 #: What a row's step sizes, batches and loop lengths are set by.
-SetBy = Literal["eps", "steps", "kappa"]
+SetBy = Literal["eps", "steps", "sweep"]
 
 
-def asymptotic(claimed: float, set_by: SetBy, q: float) -> float:
-    """The exponent that an exact run of a claim `claimed` tends to on a tail of exponent q.
+def asymptotic(claimed: float, set_by: SetBy, q: float | None) -> float:
+    """The exponent that an exact run of a claim `claimed` tends to on a tail of exponent q; without one, the claim itself.
 
     A fixed step needs eps^-(1 + 1/q) steps there, in place of the eps^-2 that the theorems allow for. What a preset `set_by`
     eps pays beyond (short steps, batches) is a power of eps whatever the instance, so 1 - 1/q is lost once. What one set by
-    the number of steps pays is a power of that number, and every power of it shrinks by (1 + 1/q)/2. A preset set by kappa
-    is run at one eps.
+    the number of steps pays is a power of that number, and every power of it shrinks by (1 + 1/q)/2. Where something else
+    is swept, all runs have one eps.
     """
-    if set_by == "kappa":
+    if set_by == "sweep" or q is None:
         return claimed
     return claimed - 1 + 1 / q if set_by == "eps" else claimed * (1 + 1 / q) / 2
 

@@ -13,14 +13,25 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report.analysis.fit import compared
+from bilevelbench.report.analysis.fit import OUTSIDE, compared
 from bilevelbench.report.analysis.predict import SetBy, asymptotic
 from bilevelbench.report.pipe_table import pipe_table
 from bilevelbench.report.text import number, printable
 
 RateRecord = dict[str, Any]
 
-COLUMNS = ("oracle", "method", "claimed", "calls", "steps", "expected", "range", "verdict")
+COLUMNS = (
+    *("oracle", "method", "claimed", "expected", "decides", "second half", "calls", "steps"),
+    *("range", "verdict"),
+)
+
+#: What the columns mean, for a line under the table.
+LEGEND = (
+    "claimed: the exponent in the paper. expected: what an exact run of the claim shows on this instance, in brackets by "
+    "quadrature on this range. decides: the slope that the verdict is about and its count, in brackets 95% over seeds only. "
+    "second half: the same slope on the harder half of the range and its difference: the part that a short range leaves open. "
+    "A claim is an upper bound: only `slower than claimed` contradicts it."
+)
 
 #: What every row of a rates.json has; the rest may come and go with versions.
 _REQUIRED = (
@@ -30,8 +41,11 @@ _REQUIRED = (
 _OPTIONAL: RateRecord = {
     "over": "eps",
     "log_free_of": "steps",
-    **dict.fromkeys(("predicted", "log_free", "second_half", "success")),
-    **dict.fromkeys(("extra", "footnote", "necessity", "own_notion", "note", "rule"), ""),
+    **dict.fromkeys(
+        ("predicted", "log_free", "low_free", "high_free", "second_half", "success", "lower_bound", "q", "largest_eps")
+    ),
+    **dict.fromkeys(("extra", "footnote", "necessity", "tuned", "own_notion", "note", "rule", "problem", "preset"), ""),
+    "columns": {},
     **{name: [] for name in ("local_slopes", "unreached", "points")},
     "seeds": 0,
 }
@@ -57,7 +71,20 @@ def read_rates(path: Path) -> RateTable:
     missing = [name for row in rows for name in _REQUIRED if name not in row]
     if missing:
         raise StoreError(f"{path} has a row without {missing[0]!r}; {again}")
-    return RateTable(title, [_OPTIONAL | (row if "set_by" in row else _with_rule(row)) for row in rows], path)
+    return RateTable(title, [_with_rule(_with_interval(_OPTIONAL | row)) for row in rows], path)
+
+
+def _with_interval(row: RateRecord) -> RateRecord:
+    """A row from before files had the interval of the slope that decides: it is that of the steps or the calls.
+
+    Of calls over a parameter of the preset, which is one number for each eps, it is that of the calls, moved.
+    """
+    if row["low_free"] is not None or row["log_free"] is None or row["low"] is None:
+        return row
+    end = "_steps" if row["log_free_of"] == "steps" else ""
+    middle = row["measured_steps"] if end else row["measured"]
+    moved = row["log_free"] - middle
+    return {**row, "low_free": row[f"low{end}"] + moved, "high_free": row[f"high{end}"] + moved}
 
 
 def _with_rule(row: RateRecord) -> RateRecord:
@@ -66,20 +93,18 @@ def _with_rule(row: RateRecord) -> RateRecord:
     Those files expected `claimed (1 + 1/q)/2` of every row, which holds only for presets set by the number of steps: those
     of a horizon, and BA's, which is counted in lower-level gradients. All of them were measured on a tail of exponent 1.05.
     """
+    if "set_by" in row:
+        return row
     q = 1.05
-    by_steps = row.get("rule") == "horizon" or row.get("log_free_of") == "grad_g_y"
-    set_by: SetBy = "kappa" if row.get("over") == "kappa" else "steps" if by_steps else "eps"
+    by_steps = row["rule"] == "horizon" or row["log_free_of"] == "grad_g_y"
+    set_by: SetBy = "sweep" if row["over"] == "kappa" else "steps" if by_steps else "eps"
     target, verdict = asymptotic(row["claimed"], set_by, q), row["verdict"]
-    counted = row.get("log_free_of", "steps")
     if (
         set_by == "eps"
-        and row["low"] is not None
+        and row["low_free"] is not None
         and verdict in ("matches", "faster than claimed", "slower than claimed")
     ):
-        end = "_steps" if counted == "steps" else ""
-        # of calls over a parameter of the preset, one number for each eps: their interval is that of the calls, moved
-        moved = row["log_free"] - row["measured"] if counted.startswith("cost /") else 0.0
-        verdict = compared(row[f"low{end}"] + moved, row[f"high{end}"] + moved, row["claimed"], target)
+        verdict = compared(row["low_free"], row["high_free"], row["claimed"], target)
     return {**row, "set_by": set_by, "q": q, "target": target, "verdict": verdict}
 
 
@@ -87,7 +112,7 @@ def in_order(tables: Iterable[RateTable]) -> list[RateTable]:
     """Table 1 first, exponents of eps before those of kappa; what is in no table of the paper comes last."""
 
     def place(table: RateTable) -> tuple[list[tuple[float, bool]], str]:
-        first = [(math.inf if r["table"] is None else r["table"], r["over"] == "kappa") for r in table.rows[:1]]
+        first = [(math.inf if r["table"] is None else r["table"], r["over"] != "eps") for r in table.rows[:1]]
         return first, table.title
 
     return sorted(tables, key=place)
@@ -106,9 +131,12 @@ def find_rates(folder: Path) -> tuple[list[RateTable], list[str]]:
 
 def claimed(row: RateRecord) -> str:
     """`~dx^2 eps^-4`, as the paper prints it."""
+    if row["claimed"] is None:
+        return "–"
     tilde = "~" if row["tilde"] else ""
     factor = f"{row['extra']} " if row["extra"] else ""
-    power = f"kappa^{row['claimed']:g}" if row["over"] == "kappa" else f"eps^-{row['claimed']:g}"
+    exponent = f"{row['claimed']:.3g}"
+    power = f"eps^-{exponent}" if row["over"] == "eps" else f"{row['over']}^{exponent}"
     return f"{tilde}{factor}{power}"
 
 
@@ -124,14 +152,42 @@ def name_of(row: RateRecord) -> str:
 
 
 def cells(row: RateRecord) -> tuple[str, ...]:
-    """One line of the table. `expected` is what the claim predicts on the instance, and the finite-range prediction."""
+    """One line of the table, as `LEGEND` explains it."""
     steps = interval(row["measured_steps"], row["low_steps"], row["high_steps"])
-    expected = f"{row['target']:.2f}"
+    expected = "–" if row["target"] is None else f"{row['target']:.2f}"
     if row["predicted"] is not None:
         expected += f" ({row['predicted']:.2f})"
-    reach = "–" if row["eps_max"] is None else f"{row['eps_max']:.3g} to {row['eps_min']:.3g}, {row['seeds']} seeds"
+    if row["lower_bound"] is not None:
+        expected += f", at least {row['lower_bound']:g}"
+    decides = interval(row["log_free"], row["low_free"], row["high_free"])
+    if row["log_free"] is not None:
+        decides += f" {count_of(row)}"
     calls = interval(row["measured"], row["low"], row["high"])
-    return (row["oracle"], name_of(row), claimed(row), calls, steps, expected, reach, row["verdict"])
+    return (
+        *(row["oracle"], name_of(row), claimed(row), expected, decides, _second_half(row), calls, steps),
+        *(_reach(row), row["verdict"]),
+    )
+
+
+def count_of(row: RateRecord) -> str:
+    """What was counted for the slope that decides, in words."""
+    words = {"cost": "calls", "grad_g_y": "lower-level gradients"}
+    count, *over = row["log_free_of"].split(" / ")
+    return " / ".join([words.get(count, count), *over])
+
+
+def _second_half(row: RateRecord) -> str:
+    if row["second_half"] is None or row["log_free"] is None:
+        return "–"
+    return f"{row['second_half']:.2f} ({row['second_half'] - row['log_free']:+.2f})"
+
+
+def _reach(row: RateRecord) -> str:
+    if row["eps_max"] is None:
+        return "–"
+    if row["over"] == "eps":
+        return f"{row['eps_max']:.3g} to {row['eps_min']:.3g}, {row['seeds']} seeds"
+    return f"{row['over']} {row['eps_min']:g} to {row['eps_max']:g}, {row['seeds']} seeds"
 
 
 def reference(row: RateRecord, rows: Sequence[RateRecord]) -> float | None:
@@ -140,7 +196,7 @@ def reference(row: RateRecord, rows: Sequence[RateRecord]) -> float | None:
     ends: list[list[float]] = [[p["eps"] for p in r["points"]] for r in alike]
     if not ends:
         return None
-    return min(map(max, ends)) if row["over"] == "kappa" else max(map(min, ends))
+    return max(map(min, ends)) if row["over"] == "eps" else min(map(max, ends))
 
 
 def at_reference(row: RateRecord, eps: float | None, count: str = "cost") -> float:
@@ -157,7 +213,10 @@ def at_reference(row: RateRecord, eps: float | None, count: str = "cost") -> flo
 def frame(rows: Sequence[RateRecord]) -> pd.DataFrame:
     """One row per claim, with its numbers in full, for CSV."""
     plain = ("table", "setting", "oracle", "method", "label", "over", "claimed", "tilde", "extra", "target")
-    found = ("measured", "low", "high", "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min", "seeds")
+    found = (
+        *("log_free", "low_free", "high_free", "log_free_of", "second_half"),
+        *("measured", "low", "high", "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min", "seeds"),
+    )
     out = []
     for row in rows:
         eps = reference(row, rows)
@@ -179,9 +238,8 @@ def readable(rows: Sequence[RateRecord]) -> pd.DataFrame:
     for row in rows:
         line = dict(zip(COLUMNS, cells(row), strict=True))
         eps = reference(row, rows)
-        letter = "kappa" if row["over"] == "kappa" else "eps"
         calls = at_reference(row, eps)
-        line["calls at"] = "–" if np.isnan(calls) else f"{number(calls)} at {letter} {eps:.3g}"
+        line["calls at"] = "–" if np.isnan(calls) else f"{number(calls)} at {row['over']} {eps:.3g}"
         line["HVPs"] = number(_hvps(row, eps))
         out.append(line)
     order = [*COLUMNS[:-1], "calls at", "HVPs", "verdict"]
@@ -194,21 +252,32 @@ def notes(rows: Sequence[RateRecord]) -> list[str]:
     for row in rows:
         grid, done = ("horizon", "finished") if row["rule"] == "horizon" else (row["over"], "reached")
         said = [f"local slopes {' '.join(f'{s:.2f}' for s in row['local_slopes'])}"] if row["local_slopes"] else []
-        if row["log_free_of"] not in ("steps", "cost") and row["log_free"] is not None:
-            counted = {"grad_g_y": "lower-level gradients"}.get(row["log_free_of"], row["log_free_of"])
-            said.append(f"{counted} {row['log_free']:.2f}, which the verdict is about")
+        if row["over"] != "eps" and row["columns"]:
+            each = (
+                f"{name} {slope:.2f} [{low:.2f}, {high:.2f}]" for name, (slope, low, high) in row["columns"].items()
+            )
+            said.append(f"by query: {', '.join(each)}")
+        if row["verdict"] == OUTSIDE:
+            said.append(f"the theorem's parameters do what it says for eps below {row['largest_eps']:.2g} only")
         if row["success"] is not None:
             said.append(f"{_share(row['success'])} of the trials reached their accuracy")
         said += [
-            text for text in (row["necessity"], row["own_notion"] and f"in its own notion {row['own_notion']}") if text
+            text
+            for text in (row["necessity"], row["tuned"], row["own_notion"] and f"in its own notion {row['own_notion']}")
+            if text
         ]
         said += [
-            f"not fitted: {grid} {u['value']:.3g}, {done} by {u['reached']} of {u['seeds']} seeds"
+            f"not fitted: {grid} {u['value']:.3g}, {done} by {u['reached']} of {u['seeds']} seeds{_why(u)}"
             for u in row["unreached"]
         ]
         said += [text for text in (row["note"], row["footnote"]) if text]
         out.append(f"{name_of(row)}: {'; '.join(said)}")
     return out
+
+
+def _why(unreached: RateRecord) -> str:
+    message = printable(unreached.get("message", ""))
+    return f" ({message})" if message else ""
 
 
 def _share(success: float) -> str:
@@ -217,7 +286,15 @@ def _share(success: float) -> str:
 
 
 def markdown(title: str, rows: Sequence[RateRecord]) -> str:
-    lines = [f"### {printable(title)}", "", pipe_table(readable(rows)), *(f"- {printable(n)}" for n in notes(rows)), ""]
+    lines = [
+        f"### {printable(title)}",
+        "",
+        pipe_table(readable(rows)),
+        LEGEND,
+        "",
+        *(f"- {printable(n)}" for n in notes(rows)),
+        "",
+    ]
     return "\n".join(lines)
 
 

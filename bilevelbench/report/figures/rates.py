@@ -29,14 +29,17 @@ def rate_figure(title: str, rows: Sequence[RateRecord], families: Mapping[str, s
         for row in drawn:
             eps = np.array([p["eps"] for p in row["points"]])
             cost = np.array([p["cost"] for p in row["points"]])
-            x = eps if row["over"] == "kappa" else 1 / eps
+            x = 1 / eps if row["over"] == "eps" else eps
             look = style[name_of(row)]
             (line,) = axes.plot(x, cost, markersize=3, linewidth=1.2, **look)
-            axes.plot(x, cost[0] * (x / x[0]) ** row["claimed"], "--", color=look["color"], linewidth=0.7)
+            if row["claimed"] is not None:
+                axes.plot(x, cost[0] * (x / x[0]) ** row["claimed"], "--", color=look["color"], linewidth=0.7)
             lines.append(line)
             names.append(name_of(row) + (f" {row['measured']:.2f}" if row["measured"] is not None else ""))
         over = {row["over"] for row in drawn} or {"eps"}
-        axes.set(xscale="log", yscale="log", xlabel=" or ".join(_X[o] for o in sorted(over)), ylabel="oracle calls")
+        axes.set(
+            xscale="log", yscale="log", xlabel=" or ".join(_X.get(o, o) for o in sorted(over)), ylabel="oracle calls"
+        )
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -48,29 +51,36 @@ def rate_figure(title: str, rows: Sequence[RateRecord], families: Mapping[str, s
 
 
 def claim_figure(title: str, rows: Sequence[RateRecord], families: Mapping[str, str] | None = None) -> Figure:
-    """A dot with whiskers for each measured exponent of the calls, against a tick for the claim.
+    """A dot for the exponent that each verdict is about, against a tick for the claim and a thin one for what it predicts.
 
-    The hollow dot is the exponent of the count without hidden logarithms, which the verdict is about.
+    The thick whisker is the interval over seeds, the thin one reaches to the slope of the second half of the range; the hollow
+    dot is the exponent of the calls.
     """
     style = _looks(rows, families)
     with style_figures.settings():
         canvas = Figure(figsize=(7.2, 1.2 + 0.28 * max(len(rows), 1)), layout="constrained")
         axes = canvas.subplots()
         for place, row in enumerate(rows):
-            axes.plot([row["claimed"]] * 2, [place - 0.32, place + 0.32], color=style_figures.INK, linewidth=2)
             look = style[name_of(row)]
-            if row["measured"] is not None:
-                axes.plot([row["low"], row["high"]], [place, place], color=look["color"], linewidth=1.5)
-                axes.plot(row["measured"], place, look["marker"], color=look["color"], markersize=6)
+            color = look["color"]
+            if row["claimed"] is not None:
+                axes.plot([row["claimed"]] * 2, [place - 0.32, place + 0.32], color=style_figures.INK, linewidth=2)
+                axes.plot([row["target"]] * 2, [place - 0.32, place + 0.32], color=style_figures.INK, linewidth=0.7)
             if row["log_free"] is not None:
-                hollow = {"markerfacecolor": "none", "color": look["color"], "markersize": 9}
-                axes.plot(row["log_free"], place, look["marker"], **hollow)
+                axes.plot([row["low_free"], row["high_free"]], [place, place], color=color, linewidth=3)
+                axes.plot([row["log_free"], row["second_half"]], [place, place], color=color, linewidth=0.8)
+                axes.plot(row["log_free"], place, look["marker"], color=color, markersize=6)
+            if row["measured"] is not None:
+                axes.plot(
+                    row["measured"], place, look["marker"], markerfacecolor="none", color=color, markersize=9,
+                )  # fmt: skip
         axes.set_yticks(range(len(rows)))
         for text, row in zip(axes.set_yticklabels([name_of(row) for row in rows]), rows, strict=True):
             text.set_parse_math(False)
             text.set_text(name_of(row))
         axes.set(
-            ylim=(len(rows) - 0.4, -0.6), xlabel="exponent (tick: claimed, dot: calls, hollow: without logarithms)"
+            ylim=(len(rows) - 0.4, -0.6),
+            xlabel="exponent (thick tick: claimed, thin: expected here, dot: decides, hollow: calls)",
         )
         axes.set_title(printable(title), parse_math=False)
         axes.grid(axis="x", alpha=0.15, linewidth=0.6)

@@ -1,8 +1,8 @@
-"""From a row of the suite to its trials, and from their results to a measured exponent."""
+"""From the results of a row's trials to measured exponents, and a verdict on its claim."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -13,17 +13,25 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.claim import Claim
+from bilevelbench.model.queries import QUERIES
 from bilevelbench.report.analysis import predict
-from bilevelbench.report.analysis.fit import Fit, fit, verdict
+from bilevelbench.report.analysis.fit import OUTSIDE, Fit, fit, slope_of_logs, verdict
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
-from bilevelbench.studies.rates.plan import Point, all_reached, runs_by_value, which_reached
-from bilevelbench.studies.rates.suite import RateRow
+from bilevelbench.studies.rates.plan import Point, runs_by_value, which_reached, whole
+from bilevelbench.studies.rates.presets import preset_of
+from bilevelbench.studies.rates.suite import Preset, RateRow
+
+_FEWEST = 3  # values for a line
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A row of `bilevelbench rates`. `measured` is the slope of the calls, `measured_steps` that of the steps."""
+    """A row of `bilevelbench rates`. `measured` is the slope of the calls, `measured_steps` that of the steps.
+
+    `log_free` is the slope that decides, of the count `log_free_of`; `low_free` and `high_free` are its interval over seeds,
+    `second_half` the same slope on the second half of the range. `columns` has the slope and the interval of each query.
+    """
 
     table: int | None
     method: str
@@ -31,13 +39,16 @@ class Measurement:
     setting: str
     oracle: str
     over: str
-    claimed: float
+    claimed: float | None
+    lower_bound: float | None
     tilde: bool
     extra: str
     footnote: str
+    problem: str
+    preset: str
     set_by: str
-    q: float
-    target: float
+    q: float | None
+    target: float | None
     predicted: float | None
     measured: float | None
     low: float | None
@@ -46,17 +57,22 @@ class Measurement:
     low_steps: float | None
     high_steps: float | None
     log_free: float | None
+    low_free: float | None
+    high_free: float | None
     log_free_of: str
     second_half: float | None
     local_slopes: list[float]
+    columns: dict[str, list[float]]
     eps_max: float | None
     eps_min: float | None
     rule: str
     seeds: int
     success: float | None  # of all trials, the share that reached its accuracy: for methods that rely on chance
+    largest_eps: float | None  # above which the preset does not do what its theorem says
     verdict: str
     unreached: list[dict[str, Any]]
     necessity: str
+    tuned: str
     own_notion: str
     note: str
     points: list[dict[str, float]] = field(default_factory=list)
@@ -65,13 +81,24 @@ class Measurement:
         return asdict(self)
 
 
-def claim_of(cls: type[Algorithm], row: RateRow) -> Claim:
-    """That of the row's table, or the one that is in no table."""
-    there = {claim.table: claim for claim in cls.claims if claim.setting == row.setting}
-    found = there.get(row.table) or there.get(None)
+def claim_of(cls: type[Algorithm], row: RateRow) -> Claim | None:
+    """That of the row's table, or the one that is in no table; of a row without a table the first of its setting."""
+    mine = [claim for claim in cls.claims if claim.setting == row.setting]
+    if row.table is None:
+        return mine[0] if mine else None
+    found = next((claim for table in (row.table, None) for claim in mine if claim.table == table), None)
     if found is None:
         raise InvalidInput(f"{cls.name} claims nothing for table {row.table}, setting {row.setting!r}")
     return found
+
+
+def exponent_of(claim: Claim | None, row: RateRow) -> float | None:
+    """What is claimed about that which varies; None: nothing."""
+    if row.claimed is not None:
+        return row.claimed
+    if claim is None:
+        return None
+    return {None: claim.eps_exp, "kappa": claim.kappa_exp, "n": claim.n_exp}.get(row.sweep)
 
 
 def measure(
@@ -81,54 +108,64 @@ def measure(
     own: Sequence[Point],
     results: Results,
     registry: Registry,
-    q: float,
+    q: float | None = None,
+    tuned: str = "",
+    preset: Preset = "rate",
 ) -> Measurement:
     """What these points say about the row; `weakened` and `own` are those of its two side experiments."""
     cls = registry.algorithm(row.method).value
     claim = claim_of(cls, row)
-    horizons, over_kappa = row.rule == "horizon", row.kappas is not None
+    exponent = exponent_of(claim, row)
+    target = None if exponent is None else predict.asymptotic(exponent, row.set_by, q)
     table = runs_by_value(points, results)
-    whole = [value for value in row.grid() if len(table[value]) == row.seeds and all_reached(table[value], horizons)]
-    exponent = claim.kappa_exp if over_kappa else claim.eps_exp
-    if exponent is None:
-        raise InvalidInput(f"{row.method} claims no exponent of kappa")
-    target = predict.asymptotic(exponent, row.set_by, q)
+    values = whole(row, table)
     if row.over is not None:
         _divide(table, points, row.log_free, row.over)
     counted = row.log_free if row.over is None else f"{row.log_free} / {row.over}"
-    fits = {name: _fit(table, whole, name, horizons, over_kappa) for name in ("cost", "steps", counted)}
-    reached = [_accuracy(table[v], v, horizons) for v in whole]
+    fits = {name: _fit(table, values, name, row) for name in ("cost", "steps", counted)}
+    reached = [_accuracy(table[v], v, row) for v in values]
+    logs = slope_of_logs(reached, max(1, claim.log_power)) if row.logs and claim and claim.tilde else 0.0
+    largest = None if row.eps is None else _largest_eps(cls, points)
+    outside = largest is not None and all(value > largest for value in row.grid())
     return Measurement(
-        **_stated(row, claim, exponent),
+        **_stated(row, cls, claim, points),
         **_slopes(fits["cost"], fits["steps"], fits[counted]),
+        preset=preset_of(row, preset),
         q=q,
+        claimed=exponent,
         target=target,
-        predicted=None if horizons or over_kappa else _predicted(cls, points, whole, q, row.rule),
+        predicted=None if q is None or row.eps is None else _predicted(cls, points, values, q, row.rule),
         log_free_of=counted,
+        columns=_columns(cls, table, values, row),
         eps_max=max(reached) if reached else None,
         eps_min=min(reached) if reached else None,
         success=_success(table) if row.rule == "second_order" else None,
-        verdict=verdict(fits[counted], exponent, target, len(whole), horizons),
-        unreached=[_unreached(v, table[v], row.seeds, horizons) for v in row.grid() if v not in whole],
-        necessity=_necessity(row, weakened, results, horizons),
+        largest_eps=largest,
+        verdict=OUTSIDE
+        if outside
+        else verdict(fits[counted], exponent, target, len(values), row.rule == "horizon", logs),
+        unreached=[_unreached(v, table[v], row) for v in row.grid() if v not in values],
+        necessity=_necessity(row, weakened, results, fits["cost"]),
+        tuned=tuned,
         own_notion=_own(row, own or points, results),
-        points=[_point(table[v], v, horizons) for v in whole],
+        points=[_point(table[v], v, row) for v in values],
     )
 
 
-def _stated(row: RateRow, claim: Claim, exponent: float) -> dict[str, Any]:
+def _stated(row: RateRow, cls: type[Algorithm], claim: Claim | None, points: Sequence[Point]) -> dict[str, Any]:
     """What was said before anything was measured."""
     return {
-        "table": claim.table,
-        "method": row.method,
-        "label": row.label or row.method,
+        "table": claim.table if claim else None,
+        "method": cls.name,
+        "label": row.label or cls.name,
         "setting": row.setting,
-        "oracle": claim.oracle,
-        "over": "eps" if row.kappas is None else "kappa",
-        "claimed": exponent,
-        "tilde": claim.tilde,
-        "extra": claim.extra,
-        "footnote": claim.footnote,
+        "oracle": claim.oracle if claim else "gradient" if cls.first_order() else "HVP",
+        "over": row.sweep or "eps",
+        "lower_bound": row.lower_bound,
+        "tilde": bool(claim and claim.tilde),
+        "extra": claim.extra if claim else "",
+        "footnote": claim.footnote if claim else "",
+        "problem": str(points[0].trial.problem.variant),
         "set_by": row.set_by,
         "rule": row.rule,
         "seeds": row.seeds,
@@ -146,9 +183,21 @@ def _slopes(calls: Fit | None, steps: Fit | None, free: Fit | None) -> dict[str,
         "low_steps": steps.low if steps else None,
         "high_steps": steps.high if steps else None,
         "log_free": free.slope if free else None,
+        "low_free": free.low if free else None,
+        "high_free": free.high if free else None,
         "second_half": free.second_half if free else None,
         "local_slopes": list(free.local) if free else [],
     }
+
+
+def _columns(
+    cls: type[Algorithm], table: Mapping[float, pd.DataFrame], values: list[float], row: RateRow
+) -> dict[str, list[float]]:
+    """Each query of the method by itself, as far as every trial made it."""
+    asked = dict.fromkeys(query.column for name, query in QUERIES.items() if name in cls.uses)
+    made = [name for name in asked if all((table[v][name] > 0).all() for v in values)]
+    fits = {name: _fit(table, values, name, row) for name in made}
+    return {name: [found.slope, found.low, found.high] for name, found in fits.items() if found is not None}
 
 
 def _divide(table: dict[float, pd.DataFrame], points: Sequence[Point], count: str, parameter: str) -> None:
@@ -162,31 +211,29 @@ def _divide(table: dict[float, pd.DataFrame], points: Sequence[Point], count: st
         frame[f"{count} / {parameter}"] = frame[count] / given[value][parameter]
 
 
-def _success(table: dict[float, pd.DataFrame]) -> float:
+def _success(table: Mapping[float, pd.DataFrame]) -> float:
     status = pd.concat([frame["status"] for frame in table.values()])
     return float((status == Status.TARGET).mean())
 
 
-def _fit(
-    table: dict[float, pd.DataFrame], values: list[float], column: str, horizons: bool, over_kappa: bool = False
-) -> Fit | None:
-    if len(values) < 3:
+def _fit(table: Mapping[float, pd.DataFrame], values: list[float], column: str, row: RateRow) -> Fit | None:
+    if len(values) < _FEWEST:
         return None
     cost = np.log(np.stack([table[v][column].to_numpy(dtype=float) for v in values], axis=1))
-    if horizons:
+    if row.rule == "horizon":
         x = -np.log(np.stack([table[v]["accuracy"].to_numpy(dtype=float) for v in values], axis=1))
         return fit(x, cost)
-    inverse = 1.0 if over_kappa else -1.0
+    inverse = -1.0 if row.sweep is None else 1.0
     return fit(inverse * np.log(np.asarray(values)), cost)
 
 
-def _accuracy(frame: pd.DataFrame, value: float, horizons: bool) -> float:
-    return float(frame["accuracy"].mean()) if horizons else value
+def _accuracy(frame: pd.DataFrame, value: float, row: RateRow) -> float:
+    return float(frame["accuracy"].mean()) if row.rule == "horizon" else value
 
 
-def _point(frame: pd.DataFrame, value: float, horizons: bool) -> dict[str, float]:
+def _point(frame: pd.DataFrame, value: float, row: RateRow) -> dict[str, float]:
     return {
-        "eps": _accuracy(frame, value, horizons),
+        "eps": _accuracy(frame, value, row),
         "cost": float(np.exp(np.log(frame["cost"]).mean())),
         "cost_low": float(frame["cost"].min()),
         "cost_high": float(frame["cost"].max()),
@@ -195,49 +242,70 @@ def _point(frame: pd.DataFrame, value: float, horizons: bool) -> dict[str, float
     }
 
 
-def _unreached(value: float, frame: pd.DataFrame, seeds: int, horizons: bool) -> dict[str, Any]:
-    good = int(which_reached(frame, horizons).sum())
+def _unreached(value: float, frame: pd.DataFrame, row: RateRow) -> dict[str, Any]:
+    """How many seeds got there, how the trials ended, and the message of one that did not: it may say why."""
+    reached = which_reached(frame, row.rule == "horizon")
     statuses = {str(k): int(v) for k, v in frame["status"].value_counts().items()}
-    return {"value": value, "reached": good, "seeds": seeds, "statuses": statuses}
+    failed = frame[frame["status"].isin([status for status in Status if status.failed])]
+    return {
+        "value": value,
+        "reached": int(reached.sum()),
+        "seeds": row.seeds,
+        "statuses": statuses,
+        "message": "" if failed.empty else str(failed["message"].iloc[0]),
+    }
 
 
 def _predicted(cls: type[Algorithm], points: Sequence[Point], values: list[float], q: float, rule: str) -> float | None:
     methods = {p.value: cls.model_validate(p.trial.algorithm.params) for p in points}
     etas = [methods[v].x_step() for v in values]
-    if len(values) < 3 or any(eta is None for eta in etas) or rule == "second_order":
+    if len(values) < _FEWEST or any(eta is None for eta in etas) or rule == "second_order":
         return None
     return predict.slope(values, [eta for eta in etas if eta is not None], q, rule)
 
 
-def _necessity(row: RateRow, points: Sequence[Point], results: Results, horizons: bool) -> str:
-    """What the weakened row shows, in words."""
+def _largest_eps(cls: type[Algorithm], points: Sequence[Point]) -> float | None:
+    """Over the grid, whose presets all have the theorem's powers of eps."""
+    each = (cls.model_validate(p.trial.algorithm.params).largest_eps(p.value) for p in points)
+    return min((eps for eps in each if eps is not None), default=None)
+
+
+def _necessity(row: RateRow, points: Sequence[Point], results: Results, calls: Fit | None) -> str:
+    """What the weakened row shows, in words: its slope beside that of the row, or where it stops getting there."""
     if row.weakened is None:
         return ""
     table = runs_by_value(points, results)
     if not table:
         return "not checked: the row itself reached nothing"
-    if horizons:
-        values = [v for v in table if all_reached(table[v], True)]
-        found = _fit(table, values, "cost", True)
+    values = whole(row, table)
+    found, told = _fit(table, values, "cost", row), row.weakened.text
+    beside = "" if calls is None else f" (the row: {calls.slope:.2f})"
+    if row.rule == "horizon":
         if found is None:
-            return f"{row.weakened.text}: no slope, {len(values)} of {len(table)} horizons were finished by all seeds"
-        end = found.local[-1]
-        return f"{row.weakened.text}: slope {found.slope:.2f}, at the end {end:.2f}"
-    reached = {v: int((frame["status"] == Status.TARGET).sum()) for v, frame in table.items()}
-    told = ", ".join(f"{v:.3g} by {n} of {row.seeds}" for v, n in reached.items())
-    within = f"{row.weakened.text}: eps {told} seeds within {row.weakened.patience:g} times the most steps of the row"
-    if min(reached.values()) == row.seeds:
-        return f"{within}; this part of the preset is not needed here"
-    return f"{within}; without this part of the preset it takes longer or never gets there"
+            return f"{told}: no slope, {len(values)} of {len(table)} horizons were finished by all seeds"
+        return f"{told}: slope of the calls {found.slope:.2f}{beside}, at the end {found.local[-1]:.2f}"
+    missed = [v for v in table if v not in values]
+    what, within = row.sweep or "eps", f"within {row.weakened.patience:g} times the steps of the row"
+    said = [] if found is None else [f"slope of the calls {found.slope:.2f}{beside}"]
+    if missed:
+        seeds = int(which_reached(table[missed[-1]], False).sum())
+        said.append(
+            f"{len(values)} of {len(table)} {what} reached by all seeds {within}, {missed[-1]:.3g} by {seeds} of {row.seeds}"
+        )
+    elif found is not None and calls is not None and found.slope <= calls.high:
+        said.append("all reached; this part of the preset is not needed here")
+    else:
+        said.append(f"all reached {within}")
+    return f"{told}: {'; '.join(said)}"
 
 
 def _own(row: RateRow, points: Sequence[Point], results: Results) -> str:
     if row.own_notion is None:
         return ""
-    table = runs_by_value(points, results, row.own_notion if row.rule == "horizon" else "mean_grad_phi")
     horizons = row.rule == "horizon"
-    values = [v for v in row.grid() if len(table[v]) == row.seeds and all_reached(table[v], horizons)]
-    found = _fit(table, values, "cost", horizons)
+    table = runs_by_value(points, results, row.own_notion if horizons else "mean_grad_phi")
+    values = whole(row, table)
+    found = _fit(table, values, "cost", row)
     if found is None:
         what = "horizons finished" if horizons else "eps reached"
         return f"{row.own_notion}: {len(values)} {what} by all seeds, too few for a slope"

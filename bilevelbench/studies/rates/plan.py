@@ -3,89 +3,57 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
-import torch
 
-from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
-from bilevelbench.model.algorithm import Algorithm
-from bilevelbench.model.constants import Constants
-from bilevelbench.model.problem import Problem
-from bilevelbench.model.rounding import one_thread
-from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
-from bilevelbench.studies.rates.suite import RateRow, RateSuite, Weakened
+from bilevelbench.studies.rates.presets import chosen, constants_of, preset_of, problem_at
+from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite, Weakened
 
 _RATIO = 1.01  # evaluations: one percent apart in cost
 
 
 @dataclass(frozen=True)
 class Point:
-    """One trial's place in a row: its accuracy or horizon, and its seed."""
+    """One trial's place in a row: its accuracy, its horizon or what is swept, and its seed."""
 
     value: float
     seed: int
     trial: Trial
 
 
-def plan_row(row: RateRow, suite: RateSuite, registry: Registry, preset: str = "rate") -> list[Point]:
-    """A trial for each grid value and seed."""
-    return _plan(row, suite, registry, row.grid(), row.cap, preset)
-
-
-def plan_weakened(
-    row: RateRow, suite: RateSuite, registry: Registry, points: Sequence[Point], results: Results
-) -> list[Point]:
-    """The necessity check, at the last grid values that the row itself reached, within a multiple of its steps."""
-    if row.weakened is None:
-        return []
-    if row.rule == "horizon":
-        return _plan(row, suite, registry, row.grid(), row.cap, "rate", row.weakened)
-    table = runs_by_value(points, results)
-    reached = [v for v in row.grid() if len(table[v]) == row.seeds and all_reached(table[v], False)]
-    last = reached[-row.weakened.values :]
-    if not last:
-        return []
-    steps = max(int(table[v]["steps"].max()) for v in last)
-    cap = Budget(steps=max(1, round(row.weakened.patience * steps)))
-    return _plan(row, suite, registry, last, cap, "rate", row.weakened)
-
-
-def _plan(
+def plan_row(
     row: RateRow,
     suite: RateSuite,
     registry: Registry,
-    grid: Sequence[float],
-    cap: Budget,
-    preset: str,
+    preset: Preset = "rate",
+    *,
+    grid: Sequence[float] | None = None,
+    caps: Mapping[float, int] | None = None,
     weakened: Weakened | None = None,
+    factor: float = 1.0,
 ) -> list[Point]:
-    entry = registry.algorithm(row.method)
-    horizon, over_kappa = row.rule == "horizon", row.kappas is not None
+    """A trial for each grid value and seed; `caps` are the steps that it may take at a value, if not the row's."""
     out = []
-    for value in grid:
-        params = {**suite.problem_params, **row.problem}
-        if over_kappa:
-            params["mu"] = params["L"] / value
-        constants = _constants(registry, suite.problem, params)
-        eps = row.at_eps if over_kappa else value
-        method = _preset(entry.value, constants, eps, row, "theory" if over_kappa else preset)
-        chosen = {k: v for k, v in method.given().items() if v is not None} | row.params
-        if weakened is not None:
-            chosen |= {k: _times(chosen[k], factor) for k, factor in weakened.times.items()} | weakened.params
-        budget = Budget(steps=round(value)) if horizon else cap
+    preset = preset_of(row, preset)
+    for value in row.grid() if grid is None else grid:
+        name, params = problem_at(row, suite, registry, value)
+        horizon, eps = row.rule == "horizon", value if row.sweep is None else row.at_eps
+        method, problem = registry.algorithm(row.method).value, registry.problem(name).value
+        settings = chosen(method, constants_of(registry, name, params), eps, row, preset, weakened, factor)
+        budget = Budget(steps=caps[value]) if caps else Budget(steps=round(value)) if horizon else row.cap
         for seed in range(suite.first_seed, suite.first_seed + row.seeds):
+            data_seed = problem.data_sets[seed % len(problem.data_sets)]
             trial = make_trial(
                 registry,
-                Spec(name=row.method, params=chosen),
-                Spec(name=suite.problem, params={**params, "data_seed": seed}),
+                Spec(name=row.method, params=settings),
+                Spec(name=name, params={"data_seed": data_seed} | params),
                 seed=seed,
                 budget=budget,
                 targets=() if horizon else (eps,),
@@ -94,14 +62,30 @@ def _plan(
                     mean=row.rule in ("mean", "horizon"),
                     second_order=row.rule == "second_order",
                 ),
-                label=row.label or row.method,
+                label=row.label or method.name,
             )
             out.append(Point(value, seed, trial))
     return out
 
 
-def _times(value: float, factor: float) -> float:
-    return math.ceil(value * factor) if isinstance(value, int) else value * factor
+def plan_weakened(
+    row: RateRow,
+    suite: RateSuite,
+    registry: Registry,
+    points: Sequence[Point],
+    results: Results,
+    preset: Preset = "rate",
+) -> list[Point]:
+    """The necessity check, where the row itself got to, within a multiple of the steps that it took there."""
+    if row.weakened is None:
+        return []
+    if row.rule == "horizon":
+        return plan_row(row, suite, registry, weakened=row.weakened)
+    table = runs_by_value(points, results)
+    caps = {
+        value: max(1, round(row.weakened.patience * int(table[value]["steps"].max()))) for value in whole(row, table)
+    }
+    return plan_row(row, suite, registry, preset, grid=list(caps), caps=caps, weakened=row.weakened)
 
 
 def plan_own_notion(row: RateRow, suite: RateSuite, registry: Registry) -> list[Point]:
@@ -113,22 +97,6 @@ def plan_own_notion(row: RateRow, suite: RateSuite, registry: Registry) -> list[
         Point(p.value, p.seed, p.trial.model_copy(update={"schedule": schedule}))
         for p in plan_row(row, suite, registry)
     ]
-
-
-def _preset(cls: type[Algorithm], constants: Constants, value: float, row: RateRow, preset: str) -> Algorithm:
-    if row.rule == "horizon":
-        return cls.from_horizon(constants, round(value), row.scale)
-    if preset == "theory":
-        return cls.from_theory(constants, value)
-    return cls.from_rate(constants, value, row.scale)
-
-
-def _constants(registry: Registry, problem: str, params: dict[str, Any]) -> Constants:
-    made: Problem = make(registry.problem(problem), params)
-    with default_dtype(torch.float64), one_thread():
-        constants = made.build().constants
-    constants.problem = problem
-    return constants
 
 
 def runs_by_value(
@@ -147,9 +115,11 @@ def runs_by_value(
     return out
 
 
-def all_reached(frame: pd.DataFrame, horizons: bool) -> bool:
-    """Reached and unreached lanes are never mixed: a value with one unreached seed leaves the fit."""
-    return bool(which_reached(frame, horizons).all())
+def whole(row: RateRow, table: Mapping[float, pd.DataFrame]) -> list[float]:
+    """The values that every seed reached. Reached and unreached lanes are never mixed: the others leave the fit."""
+    horizons = row.rule == "horizon"
+    there = [value for value in row.grid() if value in table and len(table[value]) == row.seeds]
+    return [value for value in there if bool(which_reached(table[value], horizons).all())]
 
 
 def which_reached(frame: pd.DataFrame, horizons: bool) -> pd.Series[bool]:

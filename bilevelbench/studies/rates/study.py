@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, suggestion
-from bilevelbench.plan.trial import Trial
-from bilevelbench.results.schema import Results
+from bilevelbench.model.problem import Problem
 from bilevelbench.studies.rates.measure import Measurement, measure
-from bilevelbench.studies.rates.plan import plan_own_notion, plan_row, plan_weakened
-from bilevelbench.studies.rates.suite import RateRow, RateSuite
+from bilevelbench.studies.rates.plan import Point, plan_own_notion, plan_row, plan_weakened
+from bilevelbench.studies.rates.presets import preset_of
+from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite
+from bilevelbench.studies.rates.tuned import Run, search
 
-#: Runs trials that are not stored yet and returns everything that is.
-Run = Callable[[Sequence[Trial]], Results]
+
+@dataclass(frozen=True)
+class _Planned:
+    row: RateRow
+    points: list[Point]
+    own: list[Point]
+    tuned: str = ""
 
 
 def run_rates(
@@ -25,10 +32,24 @@ def run_rates(
     run: Run,
     methods: Sequence[str] = (),
     quick: bool = False,
-    preset: str = "rate",
+    preset: Preset = "rate",
     setting: str | None = None,
 ) -> list[Measurement]:
     """Two passes, since the necessity check is held against the steps that a row took."""
+    rows = [row.quickly() if quick else row for row in _wanted(suite, methods, setting)]
+    planned = [_planned(row, suite, registry, run, preset) for row in rows]
+    results = run([p.trial for one in planned for p in (*one.points, *one.own)])
+    weakened = [plan_weakened(one.row, suite, registry, one.points, results, preset) for one in planned]
+    results = run([p.trial for points in weakened for p in points])
+    return [
+        measure(
+            one.row, one.points, weak, one.own, results, registry, drift_of(suite, one.row, registry), one.tuned, preset
+        )
+        for one, weak in zip(planned, weakened, strict=True)
+    ]
+
+
+def _wanted(suite: RateSuite, methods: Sequence[str], setting: str | None) -> list[RateRow]:
     known = [row.method for row in suite.row]
     for name in methods:
         if name not in known:
@@ -36,25 +57,26 @@ def run_rates(
     settings = sorted({row.setting for row in suite.row})
     if setting is not None and setting not in settings:
         raise InvalidInput(f"{suite.title} has no setting {setting!r}; it has {', '.join(settings)}")
-    wanted = [row for row in suite.row if not methods or row.method in methods]
-    rows = [row.quickly() if quick else row for row in wanted if setting in (None, row.setting)]
-    planned = [(row, plan_row(row, suite, registry, preset), plan_own_notion(row, suite, registry)) for row in rows]
-    results = run([p.trial for _, points, own in planned for p in (*points, *own)])
-    weakened = [plan_weakened(row, suite, registry, points, results) for row, points, _ in planned]
-    results = run([p.trial for points in weakened for p in points])
     return [
-        measure(row, points, weak, own, results, registry, _tail(suite, row, registry))
-        for (row, points, own), weak in zip(planned, weakened, strict=True)
+        row
+        for row in suite.row
+        if (not methods or row.method in methods) and (setting is None or setting == row.setting)
     ]
 
 
-def _tail(suite: RateSuite, row: RateRow, registry: Registry) -> float:
-    """The exponent q of the row's instance."""
-    made = make(registry.problem(suite.problem), {**suite.problem_params, **row.problem})
-    q = getattr(made, "q", None)
-    if q is None:
-        raise InvalidInput(f"problem {suite.problem!r} has no tail exponent q, so a claim predicts no slope on it")
-    return float(q)
+def _planned(row: RateRow, suite: RateSuite, registry: Registry, run: Run, preset: Preset) -> _Planned:
+    own = plan_own_notion(row, suite, registry)
+    if preset_of(row, preset) != "tuned":
+        return _Planned(row, plan_row(row, suite, registry, preset), own)
+    found = search(row, suite, registry, run)
+    return _Planned(row, found.points, own, found.told)
+
+
+def drift_of(suite: RateSuite, row: RateRow, registry: Registry) -> float | None:
+    """The exponent q of the row's instance, if it knows one."""
+    name, params = suite.problem_of(row)
+    made: Problem = make(registry.problem(name), params)
+    return made.drift_exponent()
 
 
 def write(found: Sequence[Measurement], title: str, path: Path) -> None:

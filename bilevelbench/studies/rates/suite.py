@@ -13,55 +13,72 @@ from bilevelbench.plan.suite import read_suite
 from bilevelbench.plan.trial import Budget
 from bilevelbench.report.analysis.predict import SetBy
 
+Preset = Literal["rate", "theory", "horizon", "tuned"]
+
+_WHOLE = 8  # from here on a grid between whole numbers has whole numbers
+
 
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Weakened(_Table):
-    """The necessity check: the same row with one part of its preset taken away, at its last few grid values.
+    """The necessity check: the same row with one part of its preset taken away, on its whole grid.
 
-    `params` replaces parameters of the preset, `times` multiplies them. It should miss its accuracy within `patience`
-    times the steps that the row itself took.
+    `params` replaces parameters of the preset, `times` multiplies them. It may take `patience` times the steps that the row
+    itself took at the same value: then its slope shows, or where it stops getting there.
     """
 
     text: str
     params: dict[str, Any] = {}
     times: dict[str, PositiveFloat] = {}
-    values: PositiveInt = 2
-    patience: PositiveFloat = 1.25
+    patience: PositiveFloat = 4.0
 
 
 class RateRow(_Table):
-    """One method in one setting; its claim is that of a `table` of the paper, or else the one that is in none of them.
+    """One method in one setting; its claim is that of a `table` of the paper, without one the first of this setting.
 
     `eps`: largest and smallest accuracy, a factor of `ratio` apart from one to the next; rule `hit` takes the first point
     with |grad phi| <= eps, `second_order` the first that also has no eigenvalue of the Hessian of phi below
     -sqrt(rho_phi eps), `mean` the first T whose mean of |grad phi| over t < T is at most eps. `horizons`: exponents of
     two, for methods whose steps are set by the number of steps; the accuracy of T is the mean of |grad phi| over t < T.
-    `kappas`: smallest and largest condition number L/mu, at the fixed accuracy `at_eps` and with the theory preset.
+    `sweep`: what the problem changes (`Problem.sweep`) between the smallest and the largest of `values`, at the accuracy
+    `at_eps`. `on` names another problem than the suite's, and `problem` has its parameters.
+
+    `params` are handed to the preset if it takes them, and replace its choice if not. Preset `tuned` is `tuned_base`
+    with the x-step that takes the fewest calls, searched from `tuned_from` times that of the base.
+
     `log_free` says which count the verdict is about, where the claim hides logarithms; with `over`, a parameter of the
-    preset, it is divided by that. `set_by` says what the preset depends on, and with that how the claim's exponent shows on
-    the tail (`predict.asymptotic`).
+    preset, it is divided by that; with `logs` the count has those logarithms, and they are allowed for. `set_by` says what the
+    preset depends on, and with that how the claim's exponent shows on the tail (`predict.asymptotic`). `claimed` replaces the
+    claim's exponent, for parameters that it is not about; `lower_bound` is that of any method with the same oracle.
     """
 
     method: str
-    table: PositiveInt = 1
+    table: PositiveInt | None = None
     setting: ClaimedSetting = "deterministic"
     label: str = ""
     rule: Literal["hit", "mean", "horizon", "second_order"] = "mean"
     set_by: SetBy = "eps"
+    preset: Preset | None = None
     eps: tuple[PositiveFloat, PositiveFloat] | None = None
     ratio: float = Field(default=math.sqrt(2), gt=1)
-    kappas: tuple[PositiveFloat, PositiveFloat] | None = None
+    sweep: str | None = None
+    values: tuple[PositiveFloat, PositiveFloat] | None = None
     at_eps: PositiveFloat = 0.9
     horizons: tuple[PositiveInt, PositiveInt] | None = None
     seeds: PositiveInt = 16
+    on: str | None = None
     problem: dict[str, Any] = {}
     params: dict[str, Any] = {}
     scale: PositiveFloat = 1.0
+    tuned_base: Literal["rate", "theory"] = "rate"
+    tuned_from: PositiveFloat = 1.0
     log_free: Literal["steps", "cost", "grad_g_y"] = "steps"
     over: str | None = None
+    logs: bool = False
+    claimed: PositiveFloat | None = None
+    lower_bound: PositiveFloat | None = None
     cap: Budget = Budget(steps=2_000_000)
     weakened: Weakened | None = None
     own_notion: str | None = None
@@ -70,27 +87,34 @@ class RateRow(_Table):
 
     @model_validator(mode="after")
     def _grid(self) -> Self:
-        if sum(grid is not None for grid in (self.eps, self.horizons, self.kappas)) != 1:
+        if sum(grid is not None for grid in (self.eps, self.horizons, self.sweep)) != 1:
             raise ValueError(
-                "a row has one of `eps = [largest, smallest]`, `horizons = [low, high]`, `kappas = [low, high]`"
+                "a row has one of `eps = [largest, smallest]`, `horizons = [low, high]` and `sweep` with `values = [low, high]`"
             )
         if (self.rule == "horizon") != (self.horizons is not None):
             raise ValueError("`horizons` go with rule 'horizon', and only with that")
         if self.horizons is not None and self.set_by != "steps":
             raise ValueError(f"set_by = {self.set_by!r}: a preset for a horizon is set by its number of steps, 'steps'")
-        if (self.kappas is not None) != (self.set_by == "kappa"):
-            raise ValueError(f"set_by = {self.set_by!r}: 'kappa' goes with `kappas`, and only with that")
+        if (self.sweep is not None) != (self.set_by == "sweep"):
+            raise ValueError(f"set_by = {self.set_by!r}: 'sweep' goes with `sweep`, and only with that")
+        if (self.sweep is None) != (self.values is None):
+            raise ValueError("`sweep` and `values = [low, high]` go together")
+        if self.values is not None and self.values[0] >= self.values[1]:
+            raise ValueError(f"values = {list(self.values)}: the smallest comes first")
         if self.eps is not None and self.eps[0] <= self.eps[1]:
             raise ValueError(f"eps = {list(self.eps)}: the largest comes first")
         return self
 
     def grid(self) -> list[float]:
-        """The accuracies, or the horizons."""
+        """The accuracies, the horizons, or what is swept."""
         if self.horizons is not None:
             return [2.0**j for j in range(self.horizons[0], self.horizons[1] + 1)]
-        if self.kappas is not None:
-            count = round(2 * math.log2(self.kappas[1] / self.kappas[0])) + 1
-            return [self.kappas[0] * math.sqrt(2) ** i for i in range(count)]
+        if self.values is not None:
+            low, high = self.values
+            count = max(1, round(math.log(high / low) / math.log(self.ratio)))
+            found = [low * (high / low) ** (i / count) for i in range(count + 1)]
+            whole = low >= _WHOLE and low == round(low) and high == round(high)
+            return list(dict.fromkeys(float(round(v)) for v in found)) if whole else found
         assert self.eps is not None
         count = round(math.log(self.eps[0] / self.eps[1]) / math.log(self.ratio)) + 1
         return [self.eps[0] / self.ratio**i for i in range(count)]
@@ -111,3 +135,7 @@ class RateSuite(_Table):
     @classmethod
     def load(cls, path: Path) -> RateSuite:
         return read_suite(path, cls)
+
+    def problem_of(self, row: RateRow) -> tuple[str, dict[str, Any]]:
+        """Its name and parameters; those of the suite belong to the suite's problem."""
+        return (self.problem, {**self.problem_params, **row.problem}) if row.on is None else (row.on, row.problem)

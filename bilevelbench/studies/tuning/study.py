@@ -137,7 +137,7 @@ def _jobs(suite: Suite, registry: Registry, targets: Sequence[Target]) -> list[J
     for entry in suite.algorithms(registry):
         method = method_of(entry, registry, plan.grid)
         for target in targets:
-            if not entry.runs_on(target.problem):
+            if not suite.meets(entry, target.problem, registry):
                 continue
             if any(job.method.label == method.label and job.target is target for job in jobs):
                 raise InvalidInput(f"two methods are called {method.label!r}; tell them apart with `label`")

@@ -30,6 +30,10 @@ class State:
     k: int
 
 
+#: How v is found.
+Solver = Literal["cg", "richardson", "neumann"]
+
+
 class AID(Algorithm):
     name = "aid"
     family = "implicit"
@@ -46,7 +50,7 @@ class AID(Algorithm):
     """lower-level steps"""
     N: PerLane[PositiveInt] = 10
     """steps of the linear solver"""
-    solver: Literal["cg", "richardson", "neumann"] = "cg"
+    solver: Solver = "cg"
     """linear solver"""
     tol: NonNegativeFloat = 0.0
     """residual at which cg stops"""
@@ -92,13 +96,21 @@ class AID(Algorithm):
         return self.eta_x
 
     @classmethod
-    def from_theory(cls, constants: Constants, eps: float) -> Self:
-        """D ~ kappa, N ~ sqrt(kappa), eta_x = 1/(8 L_phi); nothing depends on eps."""
-        ratio = constants.L_gy / constants.mu
-        D, N = max(1, round(4 * ratio)), max(1, round(4 * ratio**0.5))
-        return cls(D=D, N=N, solver="cg", a=1 / constants.L_gy, eta_x=1 / (8 * constants.L_phi))
+    def from_theory(cls, constants: Constants, eps: float, solver: Solver = "cg") -> Self:
+        """D ~ kappa, N ~ sqrt(kappa) of CG and ~ kappa of others, eta_x = 1/(8 L_phi); nothing depends on eps."""
+        c = constants
+        D, N = _loops(c, solver)
+        return cls(D=D, N=N, solver=solver, a=1 / c.L_gy, eta_x=1 / (8 * c.L_phi))
 
     @classmethod
-    def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
-        """Eight steps of each loop for every eps, both warm."""
-        return cls(D=8, N=8, solver="richardson", a=1 / (2 * constants.L_gy), eta_x=0.4 / constants.L_phi)
+    def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0, solver: Solver | None = None) -> Self:
+        """Eight steps of each loop for every eps, both warm; with a solver named, the theorem's powers of kappa."""
+        c = constants
+        D, N = (8, 8) if solver is None else _loops(c, solver)
+        return cls(D=D, N=N, solver=solver or "richardson", a=1 / (2 * c.L_gy), eta_x=0.4 / c.L_phi)
+
+
+def _loops(c: Constants, solver: Solver) -> tuple[int, int]:
+    """Steps of y and of v that gain a constant factor."""
+    ratio = c.L_gy / c.mu
+    return max(1, round(4 * ratio)), max(1, round(4 * (ratio**0.5 if solver == "cg" else ratio)))

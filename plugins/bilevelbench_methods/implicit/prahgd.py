@@ -102,7 +102,7 @@ class PRAHGD(Restarted):
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
         """Six lower steps and three of cg for every eps, theta ~ eps^(1/4), B ~ eps^(1/2); `scale` is that of B."""
         c = constants
-        return cls(D=6, N=3, a=1 / c.L_gy, beta=momentum(c), **cls.rate(c.L_phi, eps, scale))
+        return cls(D=6, N=3, a=1 / c.L_gy, beta=momentum(c), **cls.rate(c, eps, scale))
 
 
 class RAHGD(PRAHGD):

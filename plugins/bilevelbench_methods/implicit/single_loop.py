@@ -125,8 +125,6 @@ class Steps(Algorithm):
 class Batched(Steps):
     """Mini-batches of one size."""
 
-    finite_sum_only: ClassVar[bool] = False
-
     batch: PositiveInt = 64
     """data of a sample"""
 

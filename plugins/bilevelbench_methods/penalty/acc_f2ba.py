@@ -90,4 +90,4 @@ class AccF2BA(LowerPair, Restarted):
         c = constants
         lam = 2 / eps
         K = max(1, math.ceil(cls().steps_to_shrink(math.log(lam) / 2, c.L_gy / c.mu)))
-        return cls(lam=lam, K=K, **cls.rate(c.L_phi, eps, scale)).resolve(c)
+        return cls(lam=lam, K=K, **cls.rate(c, eps, scale)).resolve(c)

@@ -41,6 +41,6 @@ class PZOBO(Directional):
 
     @classmethod
     def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
-        """eta_x ~ 1/(dx sqrt(T)) with one direction; dx is that of the default instance, 2."""
-        eta_x = scale / steps**0.5
+        """eta_x ~ 1/(dx sqrt(T)) with one direction."""
+        eta_x = 2 * scale / (constants.dim_x * steps**0.5)
         return cls(Q=1, D=10, h=1e-4, a=1 / constants.L_gy, eta_x=eta_x)

@@ -30,6 +30,7 @@ from bilevelbench_methods.zeroth_order.box_search import BoxSearch, State
 class TPE(BoxSearch):
     name = "tpe"
     lanes = False
+    needs_modules = ("optuna",)
 
     memory: PositiveInt = 100
     """tries that the estimator sees; the oldest are forgotten"""

@@ -10,12 +10,11 @@ import pytest
 
 from bilevelbench import Constants
 from bilevelbench.discovery.registry import registry
-from bilevelbench.errors import InvalidInput
 from bilevelbench.report.analysis import predict
 from bilevelbench.report.analysis.fit import Fit, verdict
 from bilevelbench.report.analysis.rates import read_rates
 from bilevelbench.studies.rates.measure import claim_of
-from bilevelbench.studies.rates.study import _tail
+from bilevelbench.studies.rates.study import drift_of
 from bilevelbench.studies.rates.suite import RateRow, RateSuite
 
 SUITES = {name: RateSuite.load(registry().suite(name)) for name in ("rates_table1", "rates_table2", "rates_table3")}
@@ -92,16 +91,20 @@ def test_expected_slope_is_what_quadrature_gives_for_the_preset_at_small_eps(met
 
 @pytest.mark.parametrize("claimed", [2.0, 2.5, 6.0])
 def test_condition_number_is_swept_at_one_eps_where_the_tail_plays_no_part(claimed):
-    assert predict.asymptotic(claimed, "kappa", 1.05) == claimed
+    assert predict.asymptotic(claimed, "sweep", 1.05) == claimed
 
 
 def test_tail_exponent_is_that_of_the_row_s_own_instance():
     suite = SUITES["rates_table1"]
     row = RateRow(method="f2ba", eps=(0.2, 0.1))
-    assert _tail(suite, row, registry()) == 1.05
-    assert _tail(suite, row.model_copy(update={"problem": {"q": 1.3}}), registry()) == 1.3
-    with pytest.raises(InvalidInput, match="'quadratic' has no tail exponent q"):
-        _tail(suite.model_copy(update={"problem": "quadratic", "problem_params": {}}), row, registry())
+    assert drift_of(suite, row, registry()) == 1.05
+    assert drift_of(suite, row.model_copy(update={"problem": {"q": 1.3}}), registry()) == 1.3
+    assert drift_of(suite, row.model_copy(update={"on": "quadratic"}), registry()) is None
+
+
+@pytest.mark.parametrize("set_by", ["eps", "steps", "sweep"])
+def test_problem_that_knows_no_drift_is_held_against_the_claim_itself(set_by):
+    assert predict.asymptotic(3.0, set_by, None) == 3.0
 
 
 # ---- files from before rows named their rule
@@ -137,6 +140,7 @@ def old_row(**changes) -> dict:
         ({"log_free_of": "cost / K", "low": 3.2, "high": 3.3, "measured": 3.25, "log_free": 2.95}, 2.952, "matches"),
         ({"over": "kappa", "rule": "hit"}, 3.0, "matches"),
         ({"low": None, "high": None, "measured": None}, 2.952, "matches"),
+        ({"log_free": None}, 2.952, "matches"),
     ],
 )
 def test_row_of_an_older_file_gets_the_expected_slope_of_its_rule_and_a_verdict_on_it(changes, target, word, tmp_path):

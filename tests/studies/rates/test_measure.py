@@ -44,7 +44,7 @@ def suite(*rows: RateRow) -> RateSuite:
     )
 
 
-LAM4 = {"text": "lam = 4", "params": {"lam": 4.0}, "values": 1}
+LAM4 = {"text": "lam = 4", "params": {"lam": 4.0}}
 
 
 @pytest.mark.whole
@@ -55,7 +55,8 @@ def test_f2ba_costs_the_square_of_one_over_eps_and_needs_its_penalty():
     assert 1.8 < found.measured_steps < 2.1
     assert found.low_steps <= found.measured_steps <= found.high_steps
     assert found.predicted == pytest.approx(found.measured_steps, abs=0.1)
-    assert "0 of 4" in found.necessity
+    assert found.necessity.startswith("lam = 4: ")
+    assert "0.0354 by 0 of 4" in found.necessity
     assert found.as_dict().keys() >= KEYS
 
 
@@ -89,22 +90,40 @@ def test_accuracy_that_one_seed_misses_leaves_the_fit_and_is_listed():
     assert found.eps_min > 0.05
 
 
-def test_kappa_row_varies_mu_with_the_theory_preset():
-    row = RateRow(method="aid", rule="hit", kappas=(1.0, 2.83), set_by="kappa", seeds=2, log_free="cost")
+def test_sweep_asks_the_problem_what_to_change_and_fits_each_query():
+    row = RateRow(
+        method="aid",
+        rule="hit",
+        sweep="kappa",
+        values=(1.0, 2.83),
+        set_by="sweep",
+        preset="theory",
+        seeds=2,
+        log_free="cost",
+    )
     points = plan_row(row, suite(row), registry())
-    assert sorted({2.0 / p.trial.problem.params["mu"] for p in points}) == pytest.approx([1, 2**0.5, 2, 8**0.5])
+    assert sorted({2.0 / p.trial.problem.params["mu"] for p in points}) == pytest.approx(
+        [1, 2**0.5, 2, 8**0.5], rel=1e-2
+    )
     (found,) = run_rates(suite(row), registry(), run)
-    assert found.over == "kappa"
-    assert found.claimed == 4
+    assert (found.over, found.claimed, found.preset) == ("kappa", 4, "theory")
     assert found.measured > 0
+    lower, jacobian = found.columns["grad_g_y"], found.columns["jvp"]
+    assert lower[0] > jacobian[0]  # kappa lower-level steps for one product with g_xy
+    assert "grad_g" not in found.columns  # nobody asks for it
 
 
-def test_weakened_row_differs_in_what_it_takes_away():
+def test_weakened_row_is_run_on_the_whole_grid_within_a_multiple_of_the_steps_there():
     row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened=LAM4)
     points = plan_row(row, suite(row), registry())
-    weak = plan_weakened(row, suite(row), registry(), points, run([p.trial for p in points]))
+    results = run([p.trial for p in points])
+    weak = plan_weakened(row, suite(row), registry(), points, results)
     assert {p.trial.algorithm.params["lam"] for p in weak} == {4.0}
-    assert {p.value for p in weak} == {min(row.grid())}
+    assert {p.value for p in weak} == set(row.grid())
+    steps = results.runs.set_index("trial_id")["steps"]
+    for value in row.grid():
+        most = max(steps[p.trial.id] for p in points if p.value == value)
+        assert {p.trial.budget.steps for p in weak if p.value == value} == {4 * most}
 
 
 def test_report_holds_the_numbers():
@@ -126,8 +145,10 @@ def test_report_holds_the_numbers():
             {"horizons": (5, 9), "rule": "horizon"},
             "set_by = 'eps': a preset for a horizon is set by its number of steps",
         ),
-        ({"kappas": (1, 4)}, "set_by = 'eps': 'kappa' goes with `kappas`"),
-        ({"eps": (0.2, 0.1), "set_by": "kappa"}, "set_by = 'kappa': 'kappa' goes with `kappas`, and only"),
+        ({"sweep": "kappa", "values": (1, 4)}, "set_by = 'eps': 'sweep' goes with `sweep`"),
+        ({"eps": (0.2, 0.1), "set_by": "sweep"}, "set_by = 'sweep': 'sweep' goes with `sweep`, and only"),
+        ({"sweep": "kappa", "set_by": "sweep"}, "`sweep` and `values = .* go together"),
+        ({"sweep": "kappa", "set_by": "sweep", "values": (4, 1)}, "the smallest comes first"),
     ],
 )
 def test_row_that_makes_no_sense_is_refused(fields, said):
@@ -147,7 +168,7 @@ def saddle_suite(*rows: RateRow) -> RateSuite:
 
 @pytest.mark.whole
 def test_second_order_rule_waits_until_the_saddle_is_left():
-    no_kicks = {"text": "no kicks", "params": {"eps": 1e-12}, "values": 1}
+    no_kicks = {"text": "no kicks", "params": {"eps": 1e-12}}
     row = RateRow(method="pf2ba", table=3, rule="second_order", eps=(0.1, 0.05), seeds=4, weakened=no_kicks)
     (found,) = run_rates(saddle_suite(row), registry(), run)
     assert found.success == 1
@@ -183,7 +204,9 @@ def test_setting_picks_rows_and_an_unknown_one_is_named():
         run_rates(suite(RateRow(method="f2ba", eps=(0.2, 0.1))), registry(), run, setting="ful")
 
 
-@pytest.mark.parametrize("name", ["rates_table1", "rates_table1_kappa", "rates_table2", "rates_table3"])
+@pytest.mark.parametrize(
+    "name", ["rates_table1", "rates_table2", "rates_table3", "rates_kappa", "rates_n", "rates_samples"]
+)
 def test_bundled_suite_plans(name):
     """Every row has a preset and a claim, and its quick form is valid too."""
     bundled = RateSuite.load(registry().suite(name))
@@ -195,8 +218,11 @@ def test_bundled_suite_plans(name):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--table", "9"], "no rates for table 9"),
-        (["--over", "mu"], "unknown --over 'mu'"),
+        (["--table", "9"], "unknown --table '9'; choose from 1, 2, 3, kappa, n, samples"),
+        (["--table", "kapa"], "did you mean 'kappa'"),
+        (["--table", "1", "--suite", "x.toml"], "--table and --suite both name the rows"),
+        (["--over", "mu"], "--over goes with --problem"),
+        (["--seeds", "4"], "--seeds goes with --problem"),
         (["--preset", "best"], "unknown --preset 'best'"),
         (["-a", "f2b"], "did you mean 'f2ba'"),
     ],

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bilevelbench.report.analysis.rates import _OPTIONAL, notes
+from bilevelbench.report.analysis.fit import Fit
+from bilevelbench.report.analysis.rates import _OPTIONAL, _REQUIRED, COLUMNS, cells, notes
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.studies.rates.measure import _necessity, _own, _unreached
 from bilevelbench.studies.rates.plan import Point
 from bilevelbench.studies.rates.suite import RateRow
 
-BLANK = _OPTIONAL | {"label": "m", "setting": "deterministic"}
+BLANK = _OPTIONAL | {"label": "m", "setting": "deterministic", "verdict": "matches"}
 
 
 def note(**row) -> str:
@@ -42,9 +43,35 @@ def test_what_was_not_fitted_is_named_by_its_grid(row, said):
     assert said in note(unreached=[{"value": 0.05, "reached": 3, "seeds": 4}], **row)
 
 
-def test_count_of_the_verdict_is_named_where_it_is_neither_steps_nor_calls():
-    assert "which the verdict is about" not in note(log_free=1.9, log_free_of="steps")
-    assert "lower-level gradients 2.37, which the verdict is about" in note(log_free=2.37, log_free_of="grad_g_y")
+def shown(**row) -> dict[str, str]:
+    blank = dict.fromkeys(_REQUIRED) | BLANK | {"oracle": "HVP", "tilde": False, "verdict": "matches"}
+    return dict(zip(COLUMNS, cells(blank | row), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [("steps", "steps"), ("cost", "calls"), ("grad_g_y", "lower-level gradients"), ("cost / K", "calls / K")],
+)
+def test_slope_that_decides_stands_with_its_count_and_its_interval(count, said):
+    row = shown(log_free=2.37, low_free=2.36, high_free=2.38, second_half=2.30, log_free_of=count, measured=2.14)
+    assert row["decides"] == f"2.37 [2.36, 2.38] {said}"
+    assert row["second half"] == "2.30 (-0.07)"
+
+
+def test_row_without_a_claim_or_a_slope_has_dashes():
+    row = shown()
+    assert [row[name] for name in ("claimed", "expected", "decides", "second half", "calls", "range")] == ["–"] * 6
+
+
+def test_lower_bound_stands_beside_what_is_expected():
+    assert shown(claimed=3.5, target=3.5, over="kappa", lower_bound=2.5)["expected"] == "3.50, at least 2.5"
+    assert shown(claimed=3.5, target=3.5, over="kappa")["claimed"] == "kappa^3.5"
+
+
+def test_queries_are_told_one_by_one_where_a_property_of_the_problem_is_swept():
+    columns = {"grad_g_y": [4.0, 3.9, 4.1], "jvp": [3.0, 2.9, 3.1]}
+    assert "by query: grad_g_y 4.00 [3.90, 4.10], jvp 3.00 [2.90, 3.10]" in note(over="kappa", columns=columns)
+    assert "by query" not in note(columns=columns)
 
 
 def made(values: dict[float, list[str]]) -> tuple[list[Point], Results]:
@@ -72,33 +99,47 @@ def made(values: dict[float, list[str]]) -> tuple[list[Point], Results]:
 
 def test_horizon_that_one_seed_did_not_finish_counts_the_others():
     frame = pd.DataFrame({"status": ["budget", "budget", "diverged"], "accuracy": [0.1, np.nan, 0.1]})
-    assert _unreached(64.0, frame, 3, horizons=True)["reached"] == 1
-    assert _unreached(64.0, frame, 3, horizons=False)["reached"] == 0
+    frame["message"] = ["", "", "x is not finite"]
+    horizons = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(6, 7), seeds=3)
+    told = _unreached(64.0, frame, horizons)
+    assert (told["reached"], told["message"]) == (1, "x is not finite")
+    assert _unreached(64.0, frame, RateRow(method="f2ba", eps=(0.2, 0.1), seeds=3))["reached"] == 0
 
 
 WEAK = {"weakened": {"text": "lam = 4", "patience": 2}, "seeds": 2}
 
 
-def said(row: RateRow, values: dict[float, list[str]]) -> str:
-    return _necessity(row, *made(values), row.rule == "horizon")
+def said(row: RateRow, values: dict[float, list[str]], slope: float | None = None) -> str:
+    calls = None if slope is None else Fit(slope, slope - 0.01, slope + 0.01, slope, ())
+    return _necessity(row, *made(values), calls)
 
 
 def test_necessity_tells_what_was_reached_and_no_more():
-    row = RateRow(method="f2ba", eps=(0.2, 0.1), **WEAK)
-    missed = said(row, {0.14: ["target", "target"], 0.1: ["target", "budget"]})
-    assert missed.startswith(
-        "lam = 4: eps 0.14 by 2 of 2, 0.1 by 1 of 2 seeds within 2 times the most steps of the row; "
+    row = RateRow(method="f2ba", eps=(0.2, 0.1), ratio=2**0.25, **WEAK)
+    first, *rest, last = row.grid()
+    good = {value: ["target", "target"] for value in (first, *rest)}
+    missed = said(row, good | {last: ["target", "budget"]}, 2.0)
+    # a cost that is the value itself: slope -1
+    assert missed == (
+        "lam = 4: slope of the calls -1.00 (the row: 2.00); 4 of 5 eps reached by all seeds within 2 times the steps of the "
+        "row, 0.1 by 1 of 2"
     )
-    assert missed.endswith("it takes longer or never gets there")
-    assert said(row, {0.1: ["target", "target"]}).endswith("this part of the preset is not needed here")
+    assert said(row, {last: ["budget", "budget"]}) == (
+        "lam = 4: 0 of 1 eps reached by all seeds within 2 times the steps of the row, 0.1 by 0 of 2"
+    )
+    everywhere = good | {last: ["target", "target"]}
+    assert said(row, everywhere, 2.0).endswith("this part of the preset is not needed here")
+    assert said(row, everywhere, -1.5).endswith("(the row: -1.50); all reached within 2 times the steps of the row")
     assert said(row, {}) == "not checked: the row itself reached nothing"
     assert said(RateRow(method="f2ba", eps=(0.2, 0.1)), {}) == ""
 
 
 def test_necessity_of_a_horizon_is_a_slope_or_the_number_of_horizons():
-    row = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(5, 8), **WEAK)
+    row = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(5, 7), **WEAK)
     good, bad = ["budget", "budget"], ["budget", "diverged"]
-    assert said(row, {32.0: good, 64.0: good, 128.0: good}) == "lam = 4: slope 4.00, at the end 4.00"
+    assert said(row, {32.0: good, 64.0: good, 128.0: good}, 6.0) == (
+        "lam = 4: slope of the calls 4.00 (the row: 6.00), at the end 4.00"
+    )
     assert said(row, {32.0: good, 64.0: good, 128.0: bad}) == (
         "lam = 4: no slope, 2 of 3 horizons were finished by all seeds"
     )
@@ -112,3 +153,8 @@ def test_own_notion_says_what_it_counted():
     assert (
         _own(eps, *made({0.2: ["target"], 0.1: ["budget"]})) == "own: 1 eps reached by all seeds, too few for a slope"
     )
+
+
+def test_theorem_s_range_is_told_only_where_it_was_missed():
+    assert "for eps below 0.00015 only" in note(verdict="outside the theorem's range", largest_eps=1.5e-4)
+    assert "theorem" not in note(verdict="matches", largest_eps=16.0)

@@ -1,0 +1,106 @@
+"""The parameters of a method at one place of a row's grid."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import torch
+
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import Registry
+from bilevelbench.errors import InvalidInput, MissingConstant
+from bilevelbench.model.algorithm import Algorithm
+from bilevelbench.model.constants import Constants
+from bilevelbench.model.problem import Problem
+from bilevelbench.model.rounding import one_thread
+from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite, Weakened
+
+_MADE_BY = {"rate": "from_rate", "theory": "from_theory", "horizon": "from_horizon"}
+
+
+def problem_at(row: RateRow, suite: RateSuite, registry: Registry, value: float) -> tuple[str, dict[str, Any]]:
+    """The row's problem, by name and parameters, at this value of what is swept."""
+    name, params = suite.problem_of(row)
+    if row.sweep is not None:
+        made: Problem = make(registry.problem(name), params)
+        params = {**params, **made.sweep(row.sweep, value)}
+    return name, params
+
+
+def constants_of(registry: Registry, problem: str, params: dict[str, Any]) -> Constants:
+    made: Problem = make(registry.problem(problem), params)
+    with default_dtype(torch.float64), one_thread():
+        constants = made.build().constants
+    constants.problem = made.name
+    return constants
+
+
+def preset_of(row: RateRow, asked: Preset) -> Preset:
+    """A row's own preset wins over the one that was asked for; horizons have theirs."""
+    return "horizon" if row.rule == "horizon" else row.preset or asked
+
+
+def chosen(
+    cls: type[Algorithm],
+    constants: Constants,
+    value: float,
+    row: RateRow,
+    preset: Preset,
+    weakened: Weakened | None = None,
+    factor: float = 1.0,
+) -> dict[str, Any]:
+    """The parameters; `value` is the accuracy or the horizon, `factor` multiplies the x-steps."""
+    try:
+        made = _made(cls, constants, value, row, preset)
+    except MissingConstant as missing:
+        raise MissingConstant(missing.constant, constants.problem, f"the {preset} preset of {cls.name}") from None
+    params = {name: v for name, v in made.given().items() if v is not None} | row.params
+    if preset == "tuned":
+        params |= {name: factor * params[name] for name in upper_steps(cls)}
+    if weakened is not None:
+        params |= {name: _times(params[name], by) for name, by in weakened.times.items()} | weakened.params
+    return params
+
+
+def upper_steps(cls: type[Algorithm]) -> list[str]:
+    """The parameters that preset `tuned` searches."""
+    names = [name for name, role in cls.tuned.items() if role == "upper_step"]
+    if not names:
+        raise InvalidInput(
+            f"{cls.name} declares no step of x to tune; say which of its parameters it is, as in "
+            'tuned = {"eta_x": "upper_step"}, or take another --preset'
+        )
+    return names
+
+
+def _made(cls: type[Algorithm], constants: Constants, value: float, row: RateRow, preset: Preset) -> Algorithm:
+    there = [name for name, by in _MADE_BY.items() if getattr(cls, by).__func__ is not getattr(Algorithm, by).__func__]
+    if preset == "tuned":
+        if row.tuned_base not in there:
+            return cls.model_validate(row.params).resolve(constants)
+        return _called(cls, row.tuned_base, constants, value, row).resolve(constants)
+    if preset not in there:
+        has = f"it has {' and '.join(there)}" if there else "it has none"
+        raise InvalidInput(
+            f"{cls.name} has no {preset} preset ({has}); write its classmethod `{_MADE_BY[preset]}`, or take another "
+            "--preset: tuned searches the x-step and needs none"
+        )
+    return _called(cls, preset, constants, round(value) if preset == "horizon" else value, row)
+
+
+def _called(cls: type[Algorithm], preset: str, constants: Constants, value: float, row: RateRow) -> Algorithm:
+    """What the row sets goes into the preset as far as it takes it: other choices may follow from that."""
+    function = getattr(cls, _MADE_BY[preset])
+    takes = inspect.signature(function).parameters
+    given = {name: v for name, v in row.params.items() if name in takes}
+    if "scale" in takes:
+        given["scale"] = row.scale
+    made: Algorithm = function(constants, value, **given)
+    return made
+
+
+def _times(value: float, factor: float) -> float:
+    return math.ceil(value * factor) if isinstance(value, int) else value * factor

@@ -1,0 +1,83 @@
+"""The search for an x-step, and the accuracies that a theorem speaks of."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bilevelbench import Constants
+from bilevelbench.discovery.registry import registry
+from bilevelbench.report.analysis.fit import slope_of_logs
+from bilevelbench.studies.rates.suite import RateRow
+from bilevelbench.studies.rates.tuned import _Search, _told
+
+
+def searched(longest: float) -> _Search:
+    """Calls go as one over the step, up to steps of 2^longest; longer ones do not get there."""
+    found = _Search(1.0)
+    while wanted := found.wanted():
+        for power in wanted:
+            found.tried[power] = -power * math.log(2) if power <= longest else math.inf
+            found.steps[power] = round(1e6 * 2**-power)
+    return found
+
+
+@pytest.mark.parametrize(("longest", "best"), [(3.6, 3.5), (0.0, 0.0), (-2.1, -2.25), (5.99, 5.75), (-7.0, -7.0)])
+def test_search_ends_at_the_longest_step_that_works_within_a_fourth_root_of_two(longest, best):
+    assert searched(longest).best == best
+
+
+def test_tries_may_take_as_many_steps_as_the_best_so_far():
+    found = searched(3.6)
+    assert found.cap() == found.steps[3.5]
+    assert _Search(1.0).cap() is None
+
+
+def test_search_gives_up_where_no_step_works():
+    found = searched(-math.inf)
+    assert found.best is None
+    assert min(found.tried) == -20
+    assert _told(RateRow(method="f2ba", eps=(0.2, 0.1)), [found]) == "no x-step got there"
+
+
+def test_longer_steps_are_told_as_far_as_they_were_tried():
+    row = RateRow(method="f2ba", eps=(0.2, 0.1), tuned_from=4.0)
+    assert _told(row, [searched(3.6), searched(0.0)]) == (
+        "x-step 45.3 4 times the preset's; the next longer steps, 1.19 times that, did not get there in as many steps "
+        "at 2 of 2 values"
+    )
+
+
+CONSTANTS = {"mu": 1.0, "L_g": 4.0, "L_gy": 2.0, "L_phi": 1.2, "rho_phi": 1.5, "C_f": 1.0, "L_f": 1.0}
+
+
+@pytest.mark.parametrize("eps", [0.1, 0.001])
+def test_threshold_of_the_theorem_speaks_of_small_eps_only(eps):
+    """B = sqrt(eps/rho)/288 is longer than a plain step of eta_x eps where eps < 1/(288^2 eta_x^2 rho)."""
+    cls, constants = registry().algorithm("acc_f2ba").value, Constants(CONSTANTS)
+    for_theorem = cls.from_rate(constants, eps, scale=1 / 288)
+    assert for_theorem.largest_eps(eps) == pytest.approx(1 / (288**2 * for_theorem.eta_x**2 * 1.5))
+    assert for_theorem.largest_eps(eps) < 5e-4
+    assert cls.from_rate(constants, eps).largest_eps(eps) > 1
+
+
+def test_preset_of_random_directions_knows_the_dimension():
+    cls = registry().algorithm("pzobo").value
+    small, large = (cls.from_horizon(Constants(CONSTANTS, dim_x=n), 100) for n in (2, 8))
+    assert small.eta_x == pytest.approx(0.1)
+    assert large.eta_x == pytest.approx(small.eta_x / 4)
+
+
+def test_solver_decides_how_long_its_loop_is():
+    cls, constants = registry().algorithm("aid").value, Constants({**CONSTANTS, "mu": 0.125})
+    cg, richardson = (cls.from_theory(constants, 0.1, solver) for solver in ("cg", "richardson"))
+    assert (cg.D, cg.N, richardson.D, richardson.N) == (64, 16, 64, 64)
+    assert cls.from_rate(constants, 0.1).N == 8
+
+
+def test_logarithms_add_to_a_slope_what_they_have_on_the_range():
+    eps = [1e-2, 1e-3, 1e-4]
+    assert slope_of_logs(eps, 1) == pytest.approx(math.log(2) / math.log(100), abs=0.01)
+    assert slope_of_logs(eps, 3) == pytest.approx(3 * slope_of_logs(eps, 1))
+    assert slope_of_logs([0.9, 0.5], 1) == 0
