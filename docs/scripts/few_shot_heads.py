@@ -1,13 +1,15 @@
 # %% [markdown]
 # # An embedding that makes new tasks easy
-# A task shows twenty images of digits with the labels +1 or -1, and asks for the labels of sixty others. Behind the labels is a rule that
-# differs from task to task: five of the ten digits, chosen at random, are +1. Nobody says which five, nor which digit an image shows.
+# A task shows twenty images of digits with labels, +1 or -1, and asks for the labels of sixty others. The rule behind
+# the labels differs from task to task: five of the ten digits, chosen at random, are +1. Nobody says which five, nor
+# which digit an image shows.
 #
 # - x is a small network that embeds images. All tasks share it.
-# - y has one linear head per task. The lower level g is ridge regression of the labels on the embedded twenty images, the upper level f the
-#   loss of these heads on the sixty others. So x is learned such that a head from few images does well.
+# - y has one linear head per task. The lower level g is the ridge regression of the labels on the twenty embedded
+#   images, the upper level f is the loss of these heads on the sixty others.
 #
-# Each step draws new tasks, so this is a training loop of our own, which asks `torch_hypergradient` for the gradient of phi(x) = f(x, y*(x)).
+# So the embedding is learned such that a head from few images does well. Each step draws new tasks, so this is a
+# training loop of our own, which asks `torch_hypergradient` for the gradient of phi(x) = f(x, y*(x)).
 
 # %%
 from dataclasses import dataclass
@@ -69,8 +71,9 @@ def accuracy(embed, tasks, ridge):
 
 # %% [markdown]
 # ## The comparison
-# The embedding is learned from tasks on one half of the images, and tried on new tasks from the other half. Heads on the raw pixels and on
-# the embedding before it was trained get the ridge, of nine, that is best for them on tasks from the first half; ours keeps the one it has.
+# The embedding is learned from tasks on one half of the images and tried on new tasks from the other half. Heads on raw
+# pixels, and heads on the embedding as it was before training, get the ridge that is best for them, of nine, on tasks
+# from the first half; ours keep the ridge that is written above.
 
 
 # %%
@@ -140,4 +143,5 @@ def draw(curve, baselines, net, images, digits):
 
 # %%
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # everything here is small, and the same on every machine this way
     main()

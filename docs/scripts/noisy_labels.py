@@ -1,11 +1,12 @@
 # %% [markdown]
 # # Which labels are wrong?
-# Somebody has labelled four hundred images of digits and got half of them wrong. Fifty other images have labels that were checked.
-# Every image of the four hundred gets a weight, and the weights are learned such that a small CNN, trained with them, does well on the
-# checked images:
+# Somebody has labelled four hundred images of digits and got half of them wrong. Fifty other images have labels
+# that were checked. Every image of the four hundred gets a weight, and the weights are learned such that a small CNN
+# that is trained with them does well on the checked images:
 #
 # - x holds one number per image; its weight is sigmoid(x), between 0 and 1.
-# - y is the CNN. The lower level g is its weighted loss on the four hundred images, the upper level f its loss on the checked ones.
+# - y is the CNN. The lower level g is its weighted loss on the four hundred images, the upper level f is its loss on
+#   the checked ones.
 
 # %%
 import copy
@@ -67,9 +68,10 @@ def trained(net, rows, epochs, checked=None):
 
 # %% [markdown]
 # ## The comparison
-# A step of `aid` is ten steps of gradient descent on the CNN, ten products with its Hessian and one step of Adam on x. The Hessian of a
-# network need not be positive definite, so the linear system is left to `richardson`, a fixed number of gradient steps, and not to conjugate
-# gradients. The others start from the same network and make as many gradient evaluations as `solve` made calls of any kind.
+# A step of `aid` is ten steps of gradient descent on the CNN, ten products with its Hessian and one step of Adam on x.
+# The Hessian of a network need not be positive definite, so conjugate gradients may go astray: `richardson` solves the
+# linear system by a few gradient steps. The others start from the same network and make as many gradient evaluations
+# as `solve` has made calls of any kind.
 
 
 # %%
@@ -82,7 +84,7 @@ def main(seed=0, images=400, checked_images=50, steps=50):
     is_wrong = torch.rand(images) < 0.5
     labels = torch.where(is_wrong, truth[:images] + torch.randint(1, 10, (images,)), truth[:images]) % 10
     end = images + checked_images
-    given, checked, test = (pixels[:images], labels), (pixels[images:end], truth[images:end]), (pixels[end:], truth[end:])
+    given, checked = (pixels[:images], labels), (pixels[images:end], truth[images:end])
 
     def g(x, net, batch):
         picture, label, which = batch
@@ -100,7 +102,7 @@ def main(seed=0, images=400, checked_images=50, steps=50):
     weights = solution.x.sigmoid()
 
     def accuracy(net):
-        return float((net(test[0]).argmax(1) == test[1]).float().mean())
+        return float((net(pixels[end:]).argmax(1) == truth[end:]).float().mean())
 
     epochs = solution.counts["first_order"] + solution.counts["second_order"]
     everything = tuple(torch.cat(pair) for pair in zip(given, checked, strict=True))
@@ -142,4 +144,5 @@ def draw(pixels, labels, weights, is_wrong):
 
 # %%
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # everything here is small, and the same on every machine this way
     main()
