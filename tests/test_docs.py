@@ -21,7 +21,7 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 GUIDES = (
-    "first-run", "your-method", "your-problem", "your-functions", "how-calls-are-counted", "how-to-tune-fairly",
+    "first-run", "your-method", "your-problem", "your-functions", "worked-examples", "how-calls-are-counted", "how-to-tune-fairly",
     "results-format", "how-to-submit", "clusters", "internet-scale",
 )  # fmt: skip
 
