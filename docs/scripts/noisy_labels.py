@@ -125,13 +125,14 @@ def main(seed=0, images=400, checked_images=50, steps=50):
 
 
 # %%
-def draw(pixels, labels, weights, is_wrong):
+def draw(*tensors):
+    pixels, labels, weights, is_wrong = (tensor.numpy() for tensor in tensors)
     figure = Figure(figsize=(8, 6), layout="constrained")
     above, below = figure.subfigures(2, 1)
     order = weights.argsort()
     for axes, i in zip(above.subplots(2, 10).flat, [*order[:10].tolist(), *order[-10:].tolist()], strict=True):
         axes.imshow(pixels[i, 0], cmap="gray_r")
-        axes.set_title(f"{int(labels[i])}?", color="tab:red" if is_wrong[i] else "tab:blue")
+        axes.set_title(f"{labels[i]}?", color="tab:red" if is_wrong[i] else "tab:blue")
         axes.set_axis_off()
     above.suptitle("Lowest weights (above) and highest (below), with their given labels; red: wrong")
     axes = below.subplots()
