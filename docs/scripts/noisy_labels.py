@@ -69,7 +69,7 @@ def trained(net, rows, epochs, checked=None):
 # %% [markdown]
 # ## The comparison
 # A step of `aid` is ten steps of gradient descent on the CNN, ten products with its Hessian and one step of Adam on x.
-# The Hessian of a network need not be positive definite, so conjugate gradients may go astray: `richardson` solves the
+# The Hessian of a network need not be positive definite, which conjugate gradients rely on: `richardson` solves the
 # linear system by a few gradient steps. The others start from the same network and make as many gradient evaluations
 # as `solve` has made calls of any kind.
 
