@@ -23,8 +23,8 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 GUIDES = (
-    "first-run", "your-method", "your-problem", "your-functions", "how-calls-are-counted", "how-to-tune-fairly",
-    "results-format", "how-to-submit", "clusters", "internet-scale",
+    "first-run", "your-method", "your-problem", "your-functions", "worked-examples", "how-calls-are-counted",
+    "how-to-tune-fairly", "results-format", "how-to-submit", "clusters", "internet-scale",
 )  # fmt: skip
 
 #: What is shown and not run, by its first line, and why; the page has to say the same.

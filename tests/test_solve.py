@@ -249,6 +249,19 @@ def test_a_callback_is_told_of_every_step_and_may_stop_the_run():
     )
 
 
+def test_a_callback_may_differentiate():
+    """Say, to train a network with the x of this step."""
+    slopes = []
+
+    def callback(info):
+        y = info.y.clone().requires_grad_()
+        slopes.append(torch.autograd.grad(g(info.x, y), y)[0])
+
+    aid(steps=2, callback=callback, evaluate="never")
+    assert len(slopes) == 3
+    assert not torch.equal(slopes[0], slopes[-1])
+
+
 def test_a_callback_hears_of_the_last_step_and_not_of_phi_that_nobody_knows():
     seen = []
     aid(steps=4, callback=seen.append, evaluate="never")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from torch import Tensor
+from torch import Tensor, enable_grad
 
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.plan.trial import Budget, Schedule
@@ -140,7 +140,8 @@ class Watch:
             return False
         x, y = self._shape(*(tensor.detach().clone() for tensor in point))
         try:
-            answer: Any = self._callback(StepInfo(step, cost, seconds, phi, grad_phi, x, y))
+            with enable_grad():  # methods run without; a callback may train a network with this x
+                answer: Any = self._callback(StepInfo(step, cost, seconds, phi, grad_phi, x, y))
             return getattr(answer, "item", lambda: answer)() is True  # numpy and torch have a True of their own
         except Exception as error:
             raise CallbackFailed from error
