@@ -129,6 +129,11 @@ def functions(instance: Instance) -> tuple[Callable[..., Tensor], Callable[..., 
     return exact("value_f"), exact("value_g"), {}
 
 
+def known(curve: pd.DataFrame) -> pd.DataFrame:
+    """Without the points where the evaluator says that it could not solve for phi: the error that it states is infinite."""
+    return curve[curve["grad_phi_error"] != math.inf]
+
+
 def first_there(curve: pd.DataFrame, target: float) -> float:
     """The cost at which phi is first so small; infinite if nowhere."""
     there = curve[curve["phi"] <= target]
@@ -161,8 +166,12 @@ def by_auto(instance: Instance, budget: float) -> tuple[Solution, pd.DataFrame]:
             f, g, instance.x0.reshape(-1), instance.y0.reshape(-1), budget=budget, evaluate="never", callback=callback, **data
         )  # fmt: skip
     evaluator = Evaluator(instance)
-    phi = [float(evaluator(info.x[None], info.y[None]).phi) for info in visited]
-    return got, pd.DataFrame({"cost": [info.cost for info in visited], "phi": phi})
+    seen = [evaluator(info.x[None], info.y[None]) for info in visited]
+    rows = [
+        {"cost": info.cost, "phi": float(at.phi), "grad_phi_error": float(at.error)}
+        for info, at in zip(visited, seen, strict=True)
+    ]
+    return got, known(pd.DataFrame(rows))
 
 
 def compared(name: str, calls: float, only_hand: bool) -> dict[str, Any]:
@@ -171,10 +180,10 @@ def compared(name: str, calls: float, only_hand: bool) -> dict[str, Any]:
         instance = problem.build()
         budget = calls * max(instance.noise.n_f, instance.noise.n_g)
         results = by_hand(name, problem, budget)
-        start, least = results.curve["phi"].iloc[0], results.curve["phi"].min()
+        seen = known(results.curve)
+        start, least = seen["phi"].iloc[0], seen["phi"].min()
         target = start - FRACTION * (start - least)
-        curves = results.curve.groupby("trial_id", sort=False)
-        costs = {str(trial): first_there(curve, target) for trial, curve in curves}
+        costs = {str(trial): first_there(curve, target) for trial, curve in seen.groupby("trial_id", sort=False)}
         best = min(costs, key=costs.__getitem__)
         row = {"problem": name, "by hand": results.runs.set_index("trial_id").loc[best, "label"], "cost": costs[best]}
         if only_hand:

@@ -41,7 +41,7 @@ class Member:
 WHOLE = (
     Member("aid_adgd", {"D": 3, "N": 3}, factors=ADAPTS),
     Member("aid_adgd", {"D": 10, "N": 10}, factors=ADAPTS),
-    Member("f2ba", {"K": 5}),
+    Member("f2ba", {"K": 5}, factors=(1.0,)),
 )
 SAMPLED = (
     Member("stocbio", {"D": 5, "Q": 5}, ("batch_f", "batch_g", "batch_h", "batch_j")),
