@@ -1,8 +1,8 @@
 """What points are worth where phi is not known: f after some further calls on the lower level, all of them counted.
 
-From (x, y) twice, with a few conjugate gradients for the inverse and a = 1/L_gy,
+From (x, y) twice, with a few conjugate gradients for the inverse,
 
-    z <- y - H(x, y)^-1 g_y(x, y);    y <- z  if g along the way is flat or falling there,  y - a g_y(x, y)  otherwise
+    y <- y - H(x, y)^-1 g_y(x, y)                                              (`newton_step`)
 
 and the score is f(x, y) + |f(x, y) - f(x, y')| with y' after the first of the two. All points have the same number of products.
 The second term is what the last step has changed: where y is far from y*(x), f says little of phi, and it is still changing.
@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from bilevelbench.model.instance import Instance
-from bilevelbench.model.lanes import dot, keep, norm
-from bilevelbench.model.linear_solvers import conjugate_gradient, richardson
+from bilevelbench.model.lanes import norm
+from bilevelbench.model.linear_solvers import conjugate_gradient, newton_step, richardson
 from bilevelbench.oracle.meter import Spent
 from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.oracle.sample import Sample
 
 _USES = frozenset({"grad_g_y", "value_f", "grad_f", "hvp_g_yy", "jvp_g_xy"})
-_RISE = 0.5  # of the slope at the start: if g rises more steeply at the end, the step was too long
 _PRODUCTS = 10  # of conjugate gradients
 _LONG = 1e8  # times |f_y|/L_gy: v is this long only where the Hessian is singular, and conjugate gradients break down
 _SETTLED = 1000
@@ -56,9 +55,17 @@ class Judge:
         """Points (L, dx) and (L, dy), and how many products each of the two steps may take."""
         oracle = self._oracle(len(x))
         xi, zeta = self._samples(oracle)
-        g_y = oracle.grad_g_y(x, y, xi)
-        half, g_y = self._newton(oracle, x, y, g_y, products, xi)
-        y, _ = self._newton(oracle, x, half, g_y, products, xi)
+        a = 1 / self._instance.constants.L_gy
+
+        def gradient(y: Tensor) -> Tensor:
+            return oracle.grad_g_y(x, y, xi)
+
+        def H(u: Tensor) -> Tensor:
+            return oracle.hvp_g_yy(x, y, u, xi)
+
+        half, g_y = newton_step(oracle, gradient, H, y, gradient(y), products, a)
+        y = half
+        y, _ = newton_step(oracle, gradient, H, y, g_y, products, a)
         before, after = (oracle.value_f(x, point, zeta) for point in (half, y))
         change = (after - before).abs()
         scores = (after + change).reshape(-1).tolist()
@@ -106,22 +113,3 @@ class Judge:
         spent = oracle.meter.spent()
         self.spent += spent
         return spent.cost
-
-    def _newton(
-        self, oracle: Oracle, x: Tensor, y: Tensor, g_y: Tensor, products: int, xi: Sample | None
-    ) -> tuple[Tensor, Tensor]:
-        """One step from y, where the gradient is g_y, and the gradient there."""
-
-        def H(u: Tensor) -> Tensor:
-            return oracle.hvp_g_yy(x, y, u, xi)
-
-        v = conjugate_gradient(oracle, H, g_y, torch.zeros_like(y), products, cold=True)
-        new = y - v
-        there = oracle.grad_g_y(x, new, xi)
-        # |g_y| need not fall: conjugate gradients lower g, and the residual of an ill-conditioned system may grow meanwhile
-        is_worse = ~(-dot(there, v) <= _RISE * dot(g_y, v))
-        if not bool(is_worse.any()):
-            return new, there
-        new = keep(is_worse, y - g_y / self._instance.constants.L_gy, new)
-        with oracle.only(is_worse):
-            return new, keep(is_worse, oracle.grad_g_y(x, new, xi), there)

@@ -67,8 +67,7 @@ class AID(Algorithm):
 
     def hypergradient(self, s: State, oracle: Oracle) -> tuple[Tensor, Tensor, Tensor]:
         """The new y and v, and d."""
-        x = s.x
-        y = lower_gd(oracle, x, s.y, self.D, self.a)
+        x, y = s.x, self.lower_level(s, oracle)
         f_x, f_y = oracle.grad_f(x, y)
         f_y = self.agreed(f_y, oracle)
 
@@ -82,6 +81,9 @@ class AID(Algorithm):
         else:
             v = neumann_sum(oracle, H, f_y, self.N, self.a)
         return y, v, oracle.mean(f_x - oracle.jvp_g_xy(x, y, v))
+
+    def lower_level(self, s: State, oracle: Oracle) -> Tensor:
+        return lower_gd(oracle, s.x, s.y, self.D, self.a)
 
     def agreed(self, local: Tensor, oracle: Oracle) -> Tensor:
         """What agents put into the linear system, whose solution is the same for all of them: means."""
