@@ -4,7 +4,7 @@
 
 By hand: every method of `BY_HAND` gets 36 settings, drawn from the grid of `bilevelbench tune`, and the budget. The target is
 `FRACTION` of the largest decrease of phi among all of these runs: the best by hand gets there on every problem, whatever
-`auto` does. What counts is the cost at which a run is first there, in the best setting of the best method.
+`auto` does. Points where the evaluator could not solve for phi do not count on either side. What counts is the cost at which a run is first there, in the best setting of the best method.
 
 `auto` is one call of `solve` with nothing but the budget; its cost includes its search, and phi at the points that it visits is
 found afterwards by the evaluator that has looked at the runs by hand. `ratio` is one cost over the other, and `with both searches`
@@ -129,9 +129,9 @@ def functions(instance: Instance) -> tuple[Callable[..., Tensor], Callable[..., 
     return exact("value_f"), exact("value_g"), {}
 
 
-def known(curve: pd.DataFrame) -> pd.DataFrame:
-    """Without the points where the evaluator says that it could not solve for phi: the error that it states is infinite."""
-    return curve[curve["grad_phi_error"] != math.inf]
+def known(curve: pd.DataFrame, start: float) -> pd.DataFrame:
+    """Without the points where the evaluator says that it could not solve for phi: it states an error above |grad phi(x0)|."""
+    return curve[~(curve["grad_phi_error"] > start)]
 
 
 def first_there(curve: pd.DataFrame, target: float) -> float:
@@ -171,7 +171,7 @@ def by_auto(instance: Instance, budget: float) -> tuple[Solution, pd.DataFrame]:
         {"cost": info.cost, "phi": float(at.phi), "grad_phi_error": float(at.error)}
         for info, at in zip(visited, seen, strict=True)
     ]
-    return got, known(pd.DataFrame(rows))
+    return got, pd.DataFrame(rows)
 
 
 def compared(name: str, calls: float, only_hand: bool) -> dict[str, Any]:
@@ -180,7 +180,8 @@ def compared(name: str, calls: float, only_hand: bool) -> dict[str, Any]:
         instance = problem.build()
         budget = calls * max(instance.noise.n_f, instance.noise.n_g)
         results = by_hand(name, problem, budget)
-        seen = known(results.curve)
+        slope = float(results.curve["grad_phi"].iloc[0])
+        seen = known(results.curve, slope)
         start, least = seen["phi"].iloc[0], seen["phi"].min()
         target = start - FRACTION * (start - least)
         costs = {str(trial): first_there(curve, target) for trial, curve in seen.groupby("trial_id", sort=False)}
@@ -189,7 +190,7 @@ def compared(name: str, calls: float, only_hand: bool) -> dict[str, Any]:
         if only_hand:
             return row
         got, curve = by_auto(instance, budget)
-    auto, searched = first_there(curve, target), float(results.runs["cost"].sum())
+    auto, searched = first_there(known(curve, slope), target), float(results.runs["cost"].sum())
     return row | {
         "auto": f"{got.algorithm}[{got.search['setting'][got.search['goes_on']].iloc[-1].partition('[')[2]}",
         "auto's cost": auto,

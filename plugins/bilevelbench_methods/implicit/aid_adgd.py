@@ -11,8 +11,8 @@ and forth between two sides of a valley sees a d that changes by much, and slows
 
 Our choices: a truncated Newton step (`newton_step`) for y, since steps that grow leave behind a y that follows by gradient descent
 (`lower = gd`: D steps of it, as in AID); theta = 0 at the start, so that no step is more than 1.62 times the one before, where the paper's second step may
-have any length; no step is less than half of the one before, since d also changes as y and v become more accurate, which would
-say of a short step that it was too long, and so on; where x has not moved the step stays.
+have any length; where |d| has not doubled, no step is less than half of the one before, since d also changes as y and v become
+more accurate, which would say of a short step that it was too long, and so on; where x has not moved the step stays.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from torch import Tensor
 
 from bilevelbench import Oracle, newton_step, norm
 from bilevelbench_methods.implicit import aid
-
-_SHRINK = 0.5
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,8 @@ class AIDAdGD(aid.AID):
         y, v, d = self.hypergradient(s, oracle)
         moved, changed = norm(s.x - s.last_x), norm(d - s.last_d)
         longest = torch.minimum((1 + s.theta).sqrt() * s.eta, moved / (2 * changed))
-        eta = torch.where(moved > 0, torch.maximum(longest, _SHRINK * s.eta), s.eta)
+        shortest = torch.where(norm(d) <= 2 * norm(s.last_d), s.eta / 2, torch.zeros_like(s.eta))
+        eta = torch.where(moved > 0, torch.maximum(longest, shortest), s.eta)
         return State(
             x=s.x - eta * d, y=y, v=v, k=s.k + 1, last_x=s.x, last_d=d, eta=eta, theta=eta / s.eta,
         )  # fmt: skip
