@@ -30,11 +30,10 @@ _MANY = 4  # batches: from so many data on, methods that sample are tried
 
 @dataclass(frozen=True)
 class Member:
-    """A method of the portfolio; `sizes` are its parameters that take the size of a mini-batch, `factors` its x-steps."""
+    """A method of the portfolio; `factors` are its x-steps."""
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
-    sizes: tuple[str, ...] = ()
     factors: tuple[float, ...] = FACTORS
 
 
@@ -44,9 +43,9 @@ WHOLE = (
     Member("f2ba", {"K": 5}, factors=(1.0,)),
 )
 SAMPLED = (
-    Member("stocbio", {"D": 5, "Q": 5}, ("batch_f", "batch_g", "batch_h", "batch_j")),
-    Member("soba", {}, ("batch",)),
-    Member("f2bsa", {"K": 5, "coupled_lower": True}, ("B_in", "B_out")),
+    Member("stocbio", {"D": 5, "Q": 5}),
+    Member("soba"),
+    Member("f2bsa", {"K": 5, "coupled_lower": True}),
 )
 
 
@@ -97,11 +96,16 @@ def portfolio(params: Mapping[str, Any], batch: int | None, noise: Noise) -> lis
     contenders = []
     for entry in fitting:
         found = known[entry.name]
-        sizes = dict.fromkeys(entry.sizes, batch or _BATCH)
+        sizes = dict.fromkeys(batch_sizes(found.value), batch or _BATCH)
         given = {**entry.params, **sizes, **params}
         make(found, given)  # a wrong value is a sentence
         contenders.append(Contender(found.value, given, *_searched(found.value, params), entry.factors))
     return list({(one.cls, repr(sorted(one.params.items()))): one for one in contenders}.values())
+
+
+def batch_sizes(method: type[Algorithm]) -> list[str]:
+    """Its parameters that are sizes of mini-batches, by their names: batch, batch_f, batch_g, ..., B_in, B_out."""
+    return [name for name in method.model_fields if name == "batch" or name.startswith(("batch_", "B_"))]
 
 
 def alone(method: Algorithm, constants: Constants) -> Contender | None:
