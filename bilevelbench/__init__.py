@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from bilevelbench.model.lanes import over_points as over_points
     from bilevelbench.model.linear_solvers import Unmetered as Unmetered
     from bilevelbench.model.linear_solvers import conjugate_gradient as conjugate_gradient
+    from bilevelbench.model.linear_solvers import newton_step as newton_step
     from bilevelbench.model.linear_solvers import neumann_sum as neumann_sum
     from bilevelbench.model.linear_solvers import richardson as richardson
     from bilevelbench.model.noise import Additive as Additive
@@ -113,6 +114,7 @@ _HOME = {
     "over_points": "model.lanes",
     "Unmetered": "model.linear_solvers",
     "conjugate_gradient": "model.linear_solvers",
+    "newton_step": "model.linear_solvers",
     "neumann_sum": "model.linear_solvers",
     "richardson": "model.linear_solvers",
     "Additive": "model.noise",

@@ -27,7 +27,7 @@ from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.constants import Constant
 from bilevelbench.model.constraints import Projection, projection_of
 from bilevelbench.model.instance import Instance
-from bilevelbench.model.noise import Exact
+from bilevelbench.model.noise import Exact, PassOrder
 from bilevelbench.model.own_functions import OwnProblem, estimate_curvature, own_problem
 from bilevelbench.model.queries import COLUMNS, TOTALS
 from bilevelbench.model.rounding import one_thread
@@ -37,7 +37,7 @@ from bilevelbench.plan.trial import Schedule, Spec, Trial, checked_budget
 from bilevelbench.report.notebook import ShownSolution
 from bilevelbench.results.schema import curve_of
 from bilevelbench.results.status import Status
-from bilevelbench.studies.auto.contenders import Contender, alone, portfolio
+from bilevelbench.studies.auto.contenders import Contender, alone, batch_sizes, portfolio
 from bilevelbench.studies.auto.search import Search, Winner
 
 AUTO = "auto"
@@ -93,6 +93,7 @@ def solve(
     data_f: Any = None,
     data_g: Any = None,
     batch: int | None = None,
+    order: PassOrder = "replacement",
     budget: float | None = None,
     steps: int | None = None,
     seconds: float | None = None,
@@ -121,7 +122,7 @@ def solve(
     x0 and y0 are tensors, nested dicts, lists or tuples of them, or modules; f and g see that shape, a module with its
     parameters replaced. With `data_f` and `data_g` (tensors, a Dataset or a DataLoader) f and g take a batch as their third
     argument and return the mean over its rows; a method that samples draws `batch` rows a call, by default as many as a
-    DataLoader among the data would. Without `constants` the largest curvature of g in y is estimated at the start (marked
+    DataLoader among the data would, independently or, with `order="epoch"`, in shuffled passes over the data. Without `constants` the largest curvature of g in y is estimated at the start (marked
     so, and not counted), from which methods take their lower-level steps.
 
     `seconds` is for the whole call; a step that has begun is finished. `evaluate` says when the lower level is solved for phi:
@@ -143,7 +144,9 @@ def solve(
         steps = 1000
     limits = checked_budget(budget=budget, steps=steps, seconds=seconds)
     schedule, pace = pace_of(evaluate)
-    own = own_problem(f, g, x0, y0, data_f=data_f, data_g=data_g, constants=constants, device=device, dtype=dtype)
+    own = own_problem(
+        f, g, x0, y0, data_f=data_f, data_g=data_g, constants=constants, device=device, dtype=dtype, order=order
+    )
     instance = own.instance
     estimate_curvature(instance, began + SHARE * (seconds or math.inf))
     if project is not None:
@@ -254,20 +257,15 @@ def _with_batch(
     """The parameters, with the sizes of a method's mini-batches where they are not among them."""
     if isinstance(algorithm, Algorithm):
         return params if batch is None else {**params, "batch": batch}
-    sizes = _batches(registry().algorithm(algorithm).value)
+    sizes = batch_sizes(registry().algorithm(algorithm).value)
     if batch is not None and not sizes:
         methods = {name: entry.value for name, entry in registry().algorithms.items()}
-        who = sorted(name for name, cls in methods.items() if _batches(cls) and not issubclass(cls, Distributed))
+        who = sorted(name for name, cls in methods.items() if batch_sizes(cls) and not issubclass(cls, Distributed))
         raise InvalidInput(
-            f"batch={batch}: {algorithm} has no parameter of that name; leave it out, or take one of {', '.join(who)}"
+            f"batch={batch}: {algorithm} draws no mini-batches; leave it out, or take one of {', '.join(who)}"
         )
     size = own.batch if batch is None else batch
     return params if size is None else {**dict.fromkeys(sizes, size), **params}
-
-
-def _batches(method: type[Algorithm]) -> list[str]:
-    """Its parameters that are sizes of mini-batches, by their names: batch, batch_f, batch_g, ..."""
-    return [name for name in method.model_fields if name.split("_")[0] == "batch"]
 
 
 def _trial(**fields: Any) -> Trial:

@@ -14,7 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bilevelbench
 from bilevelbench import InvalidInput
+from bilevelbench.model.own_functions import own_problem
 from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.studies.auto.search import Search
 
 
@@ -164,7 +166,7 @@ def test_a_network_without_steps_or_constants(f, g, x0, y0, weights):
     learned = weights(got.x).sigmoid()
     assert learned[:20].mean() + 0.05 < learned[20:].mean()
     tried = got.search[got.search["round"] > 1]["setting"]
-    assert {setting.partition("[")[0] for setting in tried} == {"aid", "f2ba"}
+    assert {setting.partition("[")[0] for setting in tried} == {"aid_adgd", "f2ba"}
 
 
 @pytest.mark.slow  # its quick form is the test above
@@ -210,7 +212,8 @@ def line_at_zero(dtype: torch.dtype = torch.float64) -> nn.Linear:
 
 
 def solve_sampled(**more):
-    return bilevelbench.solve(module_f, module_g, {"weights": ZERO}, line_at_zero(), **{**SAMPLED, **more})
+    settings = {name: value for name, value in {**SAMPLED, **more}.items() if value is not None}
+    return bilevelbench.solve(module_f, module_g, {"weights": ZERO}, line_at_zero(), **settings)
 
 
 def test_batches_are_counted_in_samples():
@@ -220,10 +223,78 @@ def test_batches_are_counted_in_samples():
     assert large.curve.cost.iloc[-1] > 3 * small.curve.cost.iloc[-1]
 
 
+@pytest.mark.parametrize(
+    ("method", "sizes"), [("f2bsa", {"B_in", "B_out"}), ("soba", {"batch"}), ("pzobo_s", {"batch_f", "batch_g"})]
+)
+def test_a_batch_reaches_every_size_that_a_method_has(method, sizes):
+    got = solve_sampled(algorithm=method, eta_x=None if method == "soba" else 1.0, batch=7, b=0.1 if method == "soba" else None)
+    assert {got.params[name] for name in sizes} == {7}
+    assert got.status == "budget"
+
+
+def test_a_bound_that_is_called_B_is_not_a_batch():
+    with pytest.raises(InvalidInput, match="acc_f2ba draws no mini-batches"):
+        solve_sampled(algorithm="acc_f2ba", batch=7)
+
+
 def test_same_seed_same_bits():
     first, again, other = solve_sampled(batch=5, seed=3), solve_sampled(batch=5, seed=3), solve_sampled(batch=5, seed=4)
     assert torch.equal(first.x["weights"], again.x["weights"])
     assert not torch.equal(first.x["weights"], other.x["weights"])
+
+
+# ---- epochs
+
+
+def test_an_epoch_takes_every_row_once_in_an_order_of_its_lane():
+    own = own_problem(
+        module_f, module_g, {"weights": ZERO}, line_at_zero(), data_f=VALID, data_g=TRAIN, order="epoch"
+    )
+    oracle = Oracle(own.instance, frozenset({"grad_g_y"}), [3, 4])
+    sizes = torch.full((2, 1), 7)
+    for step in range(2):
+        oracle.begin_step(step)
+        batches = [oracle.sample_g(sizes).rows.index for _ in range(9)]
+        assert [batch.shape[-1] for batch in batches] == [7] * 8 + [4]
+        rows = torch.cat(batches, -1)
+        assert torch.equal(rows.sort(-1).values, torch.arange(60).expand(2, 60))
+        assert not torch.equal(rows[0], rows[1])
+
+
+def last_x(**more):
+    """The last iterate: the answer of these methods is a random one."""
+    seen = []
+    solve_sampled(evaluate="never", callback=lambda info: seen.append(info.x["weights"]), **more)
+    return seen[-1]
+
+
+def test_batches_that_are_an_epoch_are_the_whole_sum():
+    """Whatever the seed; drawn independently they are not."""
+    epochs = [last_x(batch=60, order="epoch", seed=seed) for seed in (3, 4)]
+    assert epochs[0].abs().max() > 1e-3
+    torch.testing.assert_close(*epochs, rtol=1e-9, atol=1e-9)
+    independent = [last_x(batch=60, seed=seed) for seed in (3, 4)]
+    assert (independent[0] - independent[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("method", ["stocbio", "f2bsa", "auto"])
+def test_epochs_have_the_same_bits_for_the_same_seed(method):
+    step = None if method == "auto" else 1.0
+    first, again, other = (
+        last_x(algorithm=method, eta_x=step, batch=5, order=order) for order in ("epoch", "epoch", "replacement")
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_epochs_that_there_are_not():
+    with pytest.raises(InvalidInput, match="order='epochs'; did you mean 'epoch'"):
+        solve_sampled(order="epochs")
+    with pytest.raises(InvalidInput, match="order='epoch': there are no data to draw from; give data_f or data_g"):
+        bilevelbench.solve(
+            lambda x, m: module_f(x, m, VALID), lambda x, m: module_g(x, m, TRAIN), {"weights": ZERO}, line_at_zero(),
+            order="epoch",
+        )  # fmt: skip
 
 
 def test_torch_generator_is_left_alone():
@@ -266,7 +337,7 @@ def test_float32():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch": 5}, r"batch=5: aid has no parameter of that name; leave it out, or take one of .*stocbio"),
+        ({"batch": 5}, r"batch=5: aid draws no mini-batches; leave it out, or take one of .*f2bsa.*stocbio"),
         ({"algorithm": Shrink(), "batch": 5, "eta_x": None}, "shrink is given as an object"),
         ({"data_g": DataLoader(TensorDataset(A[:0]))}, "data_g is empty"),
         ({"data_f": (A, b[:3])}, r"data_f\[0\] has 100, data_f\[1\] has 3 rows"),

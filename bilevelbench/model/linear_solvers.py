@@ -7,6 +7,7 @@ switched off and pays no more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -16,12 +17,20 @@ from bilevelbench.model.lanes import dot, keep
 
 Product = Callable[[Tensor], Tensor]
 
+_RISE = 0.5
+
 
 class LaneLoops(Protocol):
     """What an oracle offers for loops; the evaluator has an unmetered one."""
 
     def repeat(self, times: int | Tensor) -> Iterator[Tensor | bool]: ...
     def until(self, most: int | Tensor, going: Tensor) -> Iterator[Tensor | bool]: ...
+
+
+class LaneMasks(LaneLoops, Protocol):
+    """What an oracle offers to charge some lanes only."""
+
+    def only(self, mask: Tensor) -> AbstractContextManager[None]: ...
 
 
 class Unmetered:
@@ -79,3 +88,23 @@ def neumann_sum(oracle: LaneLoops, A: Product, b: Tensor, n: int | Tensor, a: fl
         r = keep(on, r - a * A(r), r)
         s = keep(on, s + r, s)
     return a * s
+
+
+def newton_step(
+    oracle: LaneMasks, gradient: Product, H: Product, y: Tensor, g_y: Tensor, n: int | Tensor, a: float | Tensor
+) -> tuple[Tensor, Tensor]:
+    """`y <- y - v`, v from n products of conjugate gradients on H v = g_y; the new y, and the gradient there.
+
+    `gradient` is asked at any point, `H` has the products at y, where the gradient is g_y. Conjugate gradients lower the
+    quadratic model, not |g_y|, so the step is judged by the slope along it. Where the function rises at its end by more than
+    `_RISE` of the slope at its start, or where the first direction shows no positive curvature, the step is `y <- y - a g_y`.
+    """
+    v = conjugate_gradient(oracle, H, g_y, torch.zeros_like(y), n, cold=True)
+    new = y - v
+    there = gradient(new)
+    is_good = (dot(g_y, v) > 0) & (-dot(there, v) <= _RISE * dot(g_y, v))
+    if bool(is_good.all()):
+        return new, there
+    new = keep(is_good, new, y - a * g_y)
+    with oracle.only(~is_good):
+        return new, keep(is_good, there, gradient(new))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from torch import Tensor
 
-from bilevelbench.errors import InvalidInput
+from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.queries import PRODUCTS, QUERIES
+
+PassOrder = Literal["replacement", "epoch"]
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,18 @@ class Affine(Gaussian):
 
 @dataclass(frozen=True)
 class FiniteSum:
-    """f and g are means over n_f and n_g rows; the instance's functions take a last argument `rows`."""
+    """f and g are means over n_f and n_g rows; the instance's functions take a last argument `rows`.
+
+    `order`: how rows are drawn for a method that does not say; "epoch" is in shuffled passes, without replacement.
+    """
 
     n_f: int
     n_g: int
+    order: PassOrder = "replacement"
 
     def __post_init__(self) -> None:
+        if self.order not in get_args(PassOrder):
+            raise InvalidInput(f"order={self.order!r}{suggestion(str(self.order), get_args(PassOrder))}")
         for name in ("n_f", "n_g"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} = {getattr(self, name)}: a finite sum has at least one term")

@@ -14,7 +14,7 @@ from bilevelbench.errors import InvalidInput
 from bilevelbench.model.constants import Constant, Constants, estimated
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.lower_curvature import lower_curvatures
-from bilevelbench.model.noise import Exact, FiniteSum, Noise, Rows
+from bilevelbench.model.noise import Exact, FiniteSum, Noise, PassOrder, Rows
 from bilevelbench.model.one_lane import OneLane
 from bilevelbench.model.own_checks import check_modules, check_start
 from bilevelbench.model.own_data import OwnData
@@ -80,6 +80,7 @@ def own_problem(
     metrics: Mapping[str, Function] | None = None,
     mu_at: Function | None = None,
     x_limit: float | None = None,
+    order: PassOrder = "replacement",
 ) -> OwnProblem:
     """The same with the shapes of its variables, and no constant but those that are given."""
     x, y = (Variables(name, placed_tree(start, device, dtype)) for name, start in (("x0", x0), ("y0", y0)))
@@ -92,7 +93,7 @@ def own_problem(
     check_start(upper, lower, x.flat, y.flat)
     instance = Instance(
         f=_over_lanes(upper), g=_over_lanes(lower), x0=x.flat, y0=y.flat, constants=constants or {},
-        noise=_noise(upper, lower), x_limit=x_limit,
+        noise=_noise(upper, lower, order), x_limit=x_limit,
         metrics={name: OverLanes(name, OneLane(name, Call(metric, x, y))) for name, metric in (metrics or {}).items()},
         mu_at=None if mu_at is None else OverLanes("mu_at", OneLane("mu_at", Call(mu_at, x))),
     )  # fmt: skip
@@ -132,10 +133,13 @@ def seeded_module(make: Callable[[], M], generator: torch.Generator) -> M:
     return module.to(torch.get_default_dtype())
 
 
-def _noise(upper: OneLane, lower: OneLane) -> Noise:
+def _noise(upper: OneLane, lower: OneLane, order: PassOrder) -> Noise:
     if upper.data is None and lower.data is None:
+        if order != "replacement":
+            raise InvalidInput(f"order={order!r}: there are no data to draw from; give data_f or data_g")
         return Exact()
-    return FiniteSum(*(1 if level.data is None else level.data.n for level in (upper, lower)))
+    n_f, n_g = (1 if level.data is None else level.data.n for level in (upper, lower))
+    return FiniteSum(n_f, n_g, order)
 
 
 def _over_lanes(level: OneLane) -> Function:

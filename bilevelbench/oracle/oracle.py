@@ -13,7 +13,7 @@ from torch import Tensor
 from bilevelbench.errors import InvalidInput, UndeclaredQuery
 from bilevelbench.model.agents import Part
 from bilevelbench.model.instance import Instance, count_points
-from bilevelbench.model.noise import Gaussian
+from bilevelbench.model.noise import FiniteSum, Gaussian
 from bilevelbench.model.queries import QUERIES, Level, Query
 from bilevelbench.oracle.draws import Draws, fold
 from bilevelbench.oracle.fast_path import gradient_query, plain, product_query
@@ -194,7 +194,13 @@ class Oracle(Loops):
         return self._sampler.blocks("g", size, self.L)
 
     def _sample(self, level: Level, size: int | Tensor, points: int | None, order: Order) -> Sample:
-        if order == "epoch" and (self.meter.mask is not None or self._is_in_lane_loop):
+        noise = self._sampler.noise
+        if order == "replacement" and isinstance(noise, FiniteSum) and noise.order == "epoch":
+            # lanes whose batches and loops are as long as each other's keep step in any loop
+            order, size, strict = "epoch", _common(size), False
+        else:
+            strict = self._is_in_lane_loop
+        if order == "epoch" and (self.meter.mask is not None or strict):
             raise InvalidInput('order="epoch" in a loop of per-lane length: lanes would lose step with their passes')
         place, indices, longest = self._address()
         return self._sampler.draw(level, size, points, order, place, indices, longest, self._sample_draws)
@@ -270,3 +276,10 @@ class Oracle(Loops):
         raise TypeError("an oracle cannot be copied or pickled: a copy would be a second, unread meter")
 
     __copy__ = __deepcopy__ = __reduce__ = __reduce_ex__ = _refuse_copy
+
+
+def _common(size: int | Tensor) -> int | Tensor:
+    """One number for all lanes, if it is the same for all."""
+    if isinstance(size, int) or not bool((size == size.reshape(-1)[0]).all()):
+        return size
+    return int(size.reshape(-1)[0])

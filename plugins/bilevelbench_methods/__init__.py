@@ -14,6 +14,7 @@ from bilevelbench_methods.distributed import (
 )
 from bilevelbench_methods.implicit.adambo import AdamBO
 from bilevelbench_methods.implicit.aid import AID
+from bilevelbench_methods.implicit.aid_adgd import AIDAdGD
 from bilevelbench_methods.implicit.aid_lbfgs import AIDLBFGS
 from bilevelbench_methods.implicit.aid_ls import AIDLS
 from bilevelbench_methods.implicit.amigo import AmIGO
@@ -67,6 +68,7 @@ from bilevelbench_methods.zeroth_order.tpe import TPE
 def bilevelbench_algorithms() -> list[type[Algorithm]]:
     return [
         AID,
+        AIDAdGD,
         AIDLBFGS,
         AIDLS,
         AccF2BA,

@@ -18,9 +18,9 @@ from bilevelbench.model.constants import Constants
 from bilevelbench.model.noise import Exact, Noise
 from bilevelbench.plan.trial import Spec
 
-#: Around the x-step that was found, the first one first: for the methods of the portfolio, and where one method is given, whose
-#: step may have another unit.
-FACTORS, ALONE = (1.0, 3.0, 0.3), (1.0, 3.0, 0.3, 0.1, 0.01, 0.001)
+#: Around the x-step that was found, the first one first: for methods of the portfolio whose step stays as it is and for those
+#: that adapt it, and where one method is given, whose step may have another unit.
+FACTORS, ADAPTS, ALONE = (1.0, 3.0, 0.3), (1.0,), (1.0, 3.0, 0.3, 0.1, 0.01, 0.001)
 PENALTIES = (100.0, 10.0, 1000.0)
 
 _BATCH = 64  # rows, where nobody says
@@ -30,18 +30,22 @@ _MANY = 4  # batches: from so many data on, methods that sample are tried
 
 @dataclass(frozen=True)
 class Member:
-    """A method of the portfolio; `sizes` are its parameters that take the size of a mini-batch."""
+    """A method of the portfolio; `factors` are its x-steps."""
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
-    sizes: tuple[str, ...] = ()
+    factors: tuple[float, ...] = FACTORS
 
 
-WHOLE = (Member("aid"), Member("aid", {"D": 3, "N": 3}), Member("f2ba", {"K": 5}))
+WHOLE = (
+    Member("aid_adgd", {"D": 3, "N": 3}, factors=ADAPTS),
+    Member("aid_adgd", {"D": 10, "N": 10}, factors=ADAPTS),
+    Member("f2ba", {"K": 5}, factors=(1.0,)),
+)
 SAMPLED = (
-    Member("stocbio", {"D": 5, "Q": 5}, ("batch_f", "batch_g", "batch_h", "batch_j")),
-    Member("soba", {}, ("batch",)),
-    Member("f2bsa", {"K": 5, "coupled_lower": True}, ("B_in", "B_out")),
+    Member("stocbio", {"D": 5, "Q": 5}),
+    Member("soba"),
+    Member("f2bsa", {"K": 5, "coupled_lower": True}),
 )
 
 
@@ -92,11 +96,16 @@ def portfolio(params: Mapping[str, Any], batch: int | None, noise: Noise) -> lis
     contenders = []
     for entry in fitting:
         found = known[entry.name]
-        sizes = dict.fromkeys(entry.sizes, batch or _BATCH)
+        sizes = dict.fromkeys(batch_sizes(found.value), batch or _BATCH)
         given = {**entry.params, **sizes, **params}
         make(found, given)  # a wrong value is a sentence
-        contenders.append(Contender(found.value, given, *_searched(found.value, params)))
+        contenders.append(Contender(found.value, given, *_searched(found.value, params), entry.factors))
     return list({(one.cls, repr(sorted(one.params.items()))): one for one in contenders}.values())
+
+
+def batch_sizes(method: type[Algorithm]) -> list[str]:
+    """Its parameters that are sizes of mini-batches, by their names: batch, batch_f, batch_g, ..., B_in, B_out."""
+    return [name for name in method.model_fields if name == "batch" or name.startswith(("batch_", "B_"))]
 
 
 def alone(method: Algorithm, constants: Constants) -> Contender | None:

@@ -1,12 +1,13 @@
-"""What points are worth where phi is not known: f after some further steps of the lower level, all of them counted.
+"""What points are worth where phi is not known: f after some further calls on the lower level, all of them counted.
 
-From (x, y), with a = 1/L_gy and momentum that starts anew where it leads uphill,
+From (x, y) twice, with a few conjugate gradients for the inverse,
 
-    y <- y - a g_y(x, y)   m times;        score = f(x, y_m) + |f(x, y_m) - f(x, y_{m/2})|
+    y <- y - H(x, y)^-1 g_y(x, y)                                              (`newton_step`)
 
-All points have the same m. The second term is what the last half of the steps has changed: where y is far from y*(x), f says
-little of phi, and it is still changing. Where g(x, .) is not convex the score means the same without a phi behind it. On
-data that are too many for a whole sum at every step, all points are judged on the same rows.
+and the score is f(x, y) + |f(x, y) - f(x, y')| with y' after the first of the two. All points have the same number of products.
+The second term is what the last step has changed: where y is far from y*(x), f says little of phi, and it is still changing.
+Conjugate gradients stop where they meet negative curvature: where g(x, .) is not convex the score means the same without a phi
+behind it. On data that are too many for a whole sum at every call, all points are judged on the same rows.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ import torch
 from torch import Tensor
 
 from bilevelbench.model.instance import Instance
-from bilevelbench.model.lanes import dot, keep, norm
-from bilevelbench.model.linear_solvers import conjugate_gradient, richardson
+from bilevelbench.model.lanes import norm
+from bilevelbench.model.linear_solvers import conjugate_gradient, newton_step, richardson
 from bilevelbench.oracle.meter import Spent
 from bilevelbench.oracle.oracle import Oracle
 from bilevelbench.oracle.sample import Sample
 
 _USES = frozenset({"grad_g_y", "value_f", "grad_f", "hvp_g_yy", "jvp_g_xy"})
-_WORSE = 3.0  # times the smallest |g_y| so far: the step is too long here, and is halved
 _PRODUCTS = 10  # of conjugate gradients
-_LONG = 1e4  # times |f_y|/L_gy: v is this long only where the Hessian is singular, and conjugate gradients break down
+_LONG = 1e8  # times |f_y|/L_gy: v is this long only where the Hessian is singular, and conjugate gradients break down
 _SETTLED = 1000
 
 
@@ -35,7 +35,7 @@ _SETTLED = 1000
 class Judged:
     """y after the further steps, and the scores, infinite where they are not finite; `cost` is that of one point.
 
-    `is_settled`: no score has more than a part in `_SETTLED` of what the last half of the steps has changed.
+    `is_settled`: no score has more than a part in `_SETTLED` of what the last step has changed.
     """
 
     y: Tensor
@@ -51,12 +51,21 @@ class Judge:
         self._instance, self._seed, self._rows = instance, seed, rows
         self.spent = Spent()
 
-    def __call__(self, x: Tensor, y: Tensor, steps: int) -> Judged:
-        """Points (L, dx) and (L, dy)."""
+    def __call__(self, x: Tensor, y: Tensor, products: int) -> Judged:
+        """Points (L, dx) and (L, dy), and how many products each of the two steps may take."""
         oracle = self._oracle(len(x))
         xi, zeta = self._samples(oracle)
-        half = self._descend(oracle, x, y, steps // 2, xi)
-        y = self._descend(oracle, x, half, steps - steps // 2, xi)
+        a = 1 / self._instance.constants.L_gy
+
+        def gradient(y: Tensor) -> Tensor:
+            return oracle.grad_g_y(x, y, xi)
+
+        def H(u: Tensor) -> Tensor:
+            return oracle.hvp_g_yy(x, y, u, xi)
+
+        half, g_y = newton_step(oracle, gradient, H, y, gradient(y), products, a)
+        y = half
+        y, _ = newton_step(oracle, gradient, H, y, g_y, products, a)
         before, after = (oracle.value_f(x, point, zeta) for point in (half, y))
         change = (after - before).abs()
         scores = (after + change).reshape(-1).tolist()
@@ -67,10 +76,10 @@ class Judge:
         ]
         return Judged(y, is_settled, finite, self._paid(oracle) / len(x))
 
-    def price(self, steps: int) -> float:
-        """What judging one point costs."""
+    def price(self, products: int) -> float:
+        """What judging one point costs at most."""
         n_f, n_g = (min(n, self._rows) for n in (self._instance.noise.n_f, self._instance.noise.n_g))
-        return steps * n_g + 2 * n_f
+        return (2 * products + 5) * n_g + 2 * n_f
 
     def hypergradient(self, x: Tensor, y: Tensor) -> Tensor:
         """By implicit differentiation at a y that is solved for already."""
@@ -104,20 +113,3 @@ class Judge:
         spent = oracle.meter.spent()
         self.spent += spent
         return spent.cost
-
-    def _descend(self, oracle: Oracle, x: Tensor, y: Tensor, steps: int, xi: Sample | None) -> Tensor:
-        """Nesterov's method with restarts. The curvature is that at the start, and may be larger here."""
-        a = torch.full_like(y[..., :1], 1 / self._instance.constants.L_gy)
-        age, least = torch.zeros_like(a), torch.full_like(a, torch.inf)
-        ahead, before, best = y, y, y
-        for _ in range(steps):
-            grad = oracle.grad_g_y(x, ahead, xi)
-            size = norm(grad)
-            is_worse = ~(size <= _WORSE * least)
-            best, least = keep(size < least, ahead, best), torch.fmin(size, least)
-            a = keep(is_worse, a / 2, a)
-            new = keep(is_worse, best, ahead - a * grad)
-            is_uphill = is_worse | (dot(grad, new - before) > 0)
-            age = keep(is_uphill, torch.zeros_like(age), age + 1)
-            ahead, before = new + age / (age + 3) * (new - before), new
-        return before

@@ -35,9 +35,9 @@ from bilevelbench.studies.auto.judge import Judge
 
 SHARE = 0.25
 
-_MOVES = (10.0, 1.0, 0.1, 0.01, 0.001)  # of x, in its own size: how far the first step goes
-_LOWER = 10  # further lower-level steps before f is looked at
-_LONGER = (2, 4, 8, 16)  # times as many at x0, until f has settled
+_MOVES = (1.0, 0.1, 0.01, 0.001)  # of x, in its own size: how far the first step goes
+_LOWER = 3  # products of each of the two lower-level steps before f is looked at
+_LONGER = (4, 8, 16, 32)  # of them at x0, until f has settled
 _STEPS = 2  # of the first method, before the settings are judged for the first time
 _FACTOR = 3  # times as much in the next round, for one setting in so many
 _ROWS = 1024  # data of a call of the judge, at most
@@ -169,7 +169,7 @@ class Search:
         groups = [one.settings(step, self._instance.constants) for one in contenders]
         lanes = sum(map(len, groups))
         room = self._left / lanes - self._judge.price(_LOWER)
-        if lanes == 1 or self._is_over or room <= 0:
+        if lanes == 1 or self._is_over or room < self._judge.price(_LOWER):  # a step costs about as much
             groups, lanes, room = [groups[0][:1]], 1, math.inf
         runners = [self._runner(one, x, y, room) for one in groups]
         return (runners[0], groups[0][0], math.nan) if lanes == 1 else self._race(runners)
@@ -199,10 +199,10 @@ class Search:
         size = _size(x)
         if self._left < (4 + len(_MOVES)) * self._judge.price(_LOWER):
             return x, y, size * _MOVES[-2]
-        for times in _LONGER:  # what starts far from y*(x0) would say more of the lower level than of x
-            seen = self._judge(x, y, times * _LOWER)
+        for products in _LONGER:  # what starts far from y*(x0) would say more of the lower level than of x
+            seen = self._judge(x, y, products)
             self._start, y = seen.scores[0], seen.y
-            if seen.is_settled or self._left < 2 * times * self._judge.price(len(_MOVES) * _LOWER):
+            if seen.is_settled or self._left < 2 * len(_MOVES) * self._judge.price(2 * products):
                 break
         d = self._judge.hypergradient(x, y)
         self._row(0, "x0", 0, self._judge.spent.cost, self._start)
@@ -310,7 +310,7 @@ class Search:
                 else "there was nothing to search"
             )
             return f"{setting.title} was taken, as {why}"
-        said = f"{setting.title} was the best of {tried} settings: f was {score:.4g} after {_LOWER} further lower-level steps"
+        said = f"{setting.title} was the best of {tried} settings: f was {score:.4g} after further lower-level steps"
         if not math.isnan(self._start):
             said += f", {self._start:.4g} at x0" + ("" if score < self._start else ", so none was better than x0")
         return f"{said}; the search cost {spent.cost:,.0f}"

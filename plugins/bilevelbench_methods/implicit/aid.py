@@ -66,8 +66,12 @@ class AID(Algorithm):
         return State(x=x0, y=y0, v=torch.zeros_like(y0), k=0)
 
     def step(self, s: State, oracle: Oracle) -> State:
-        x = s.x
-        y = lower_gd(oracle, x, s.y, self.D, self.a)
+        y, v, d = self.hypergradient(s, oracle)
+        return State(x=s.x - self.eta_x * d, y=y, v=v, k=s.k + 1)
+
+    def hypergradient(self, s: State, oracle: Oracle) -> tuple[Tensor, Tensor, Tensor]:
+        """The new y and v, and d."""
+        x, y = s.x, self.lower_level(s, oracle)
         f_x, f_y = oracle.grad_f(x, y)
         f_y = self.agreed(f_y, oracle)
 
@@ -80,8 +84,10 @@ class AID(Algorithm):
             v = richardson(oracle, H, f_y, s.v, self.N, self.a)
         else:
             v = neumann_sum(oracle, H, f_y, self.N, self.a)
-        d = oracle.mean(f_x - oracle.jvp_g_xy(x, y, v))
-        return State(x=x - self.eta_x * d, y=y, v=v, k=s.k + 1)
+        return y, v, oracle.mean(f_x - oracle.jvp_g_xy(x, y, v))
+
+    def lower_level(self, s: State, oracle: Oracle) -> Tensor:
+        return lower_gd(oracle, s.x, s.y, self.D, self.a)
 
     def agreed(self, local: Tensor, oracle: Oracle) -> Tensor:
         """What agents put into the linear system, whose solution is the same for all of them: means."""

@@ -50,7 +50,7 @@ def instance_of(lower=g):
 def test_nothing_but_functions_and_starts():
     got = solve(f, g, ZERO, ZERO, steps=300, evaluate="end")
     np.testing.assert_allclose(got.x, BEST, rtol=1e-3)
-    assert got.algorithm in ("aid", "f2ba")
+    assert got.algorithm in ("aid_adgd", "f2ba")
     assert got.params["eta_x"] > 0
     assert got.f == pytest.approx(float(f(got.x, got.y)))
     assert got.g == pytest.approx(float(g(got.x, got.y)))
@@ -80,15 +80,16 @@ def test_it_goes_on_from_where_the_best_setting_is():
     assert row["setting"].startswith(got.algorithm)
     assert f"eta_x={got.params['eta_x']:g}" in row["setting"]
     assert got.message.startswith("made its 40 steps")
-    assert f"{row['setting']} was the best of 11 settings" in got.message
+    assert f"{row['setting']} was the best of 5 settings" in got.message
 
 
-def test_halving_keeps_the_best_third():
-    table = quietly(steps=100).search
+@pytest.mark.parametrize(("method", "tried", "kept"), [("auto", 5, 2), ("itd", 6, 2)])
+def test_halving_keeps_the_best_third_and_two_at_least(method, tried, kept):
+    table = quietly(method, steps=100).search
     second, third = (table[table["round"] == number] for number in (2, 3))
-    assert len(second) == 11
-    assert len(third) == second["goes_on"].sum() == 3
-    assert set(third["setting"]) == set(second.nsmallest(3, "score")["setting"])
+    assert len(second) == tried
+    assert len(third) == second["goes_on"].sum() == kept
+    assert set(third["setting"]) == set(second.nsmallest(kept, "score")["setting"])
 
 
 # ---- what it costs
@@ -172,22 +173,34 @@ def test_who_is_tried_depends_on_the_data():
             (None, 10_000, FiniteSum(10, 9_990)),
         )
     }
-    assert names[None, 1] == names[None, 100] == {"aid", "f2ba"}
-    assert names[10, 100] == {"aid", "f2ba", "stocbio", "soba", "f2bsa"}
+    assert names[None, 1] == names[None, 100] == {"aid_adgd", "f2ba"}
+    assert names[10, 100] == {"aid_adgd", "f2ba", "stocbio", "soba", "f2bsa"}
     assert names[None, 10_000] == {"stocbio", "soba", "f2bsa"}
 
 
 # ---- when things go wrong
 
 
+def slope(x: Tensor, y: Tensor) -> Tensor:
+    """A long way down a gentle slope, which the search likes to take in large steps, there is a wall."""
+    return -0.01 * y.sum() + 1e3 * (y - 500).clamp(min=0).pow(4).sum()
+
+
+down_the_slope = functools.partial(
+    solve, slope, lambda x, y: 0.5 * (y - x).square().sum(), ZERO, ZERO, steps=400, evaluate="never"
+)
+
+
+def test_a_step_that_adapts_meets_a_wall():
+    got = down_the_slope()
+    assert (got.algorithm, got.status) == ("aid_adgd", "budget")
+    assert "diverged" not in got.message
+    assert got.f < -1
+
+
 @pytest.mark.whole
 def test_a_run_that_diverges_is_run_again_with_a_smaller_step():
-    """A long way down a gentle slope, which the search likes to take in large steps, there is a wall."""
-
-    def slope(x: Tensor, y: Tensor) -> Tensor:
-        return -0.01 * y.sum() + 1e3 * (y - 3000).clamp(min=0).pow(4).sum()
-
-    got = solve(slope, lambda x, y: 0.5 * (y - x).square().sum(), ZERO, ZERO, steps=400, evaluate="never")
+    got = down_the_slope("aid")
     assert "it diverged from there, and was run again with eta_x=" in got.message
     assert got.status == "budget"
     assert got.f < -0.01
@@ -240,7 +253,7 @@ def test_the_judge_orders_points_as_phi_does():
     points = torch.stack([0.0 * BEST, 0.5 * BEST, 0.9 * BEST, BEST])
     seen = Judge(instance_of(), 0, 1024)(points, torch.zeros_like(points), 20)
     assert seen.scores == sorted(seen.scores, reverse=True)
-    assert seen.cost == 22
+    assert 3 < seen.cost <= Judge(instance_of(), 0, 1024).price(20)
     phi = [float(f(x, x / DIAGONAL)) for x in points]
     np.testing.assert_allclose(seen.scores, phi, rtol=0.02)
 
@@ -270,7 +283,7 @@ def test_the_judge_copes_with_a_curvature_that_grows():
 
 
 def test_a_start_far_from_the_lower_solution_is_solved_for_first():
-    """At x0 twenty steps leave f far above phi(x0), where it cannot be compared with other points."""
+    """At y0 f is far above phi(x0), where it cannot be compared with other points."""
     bend = torch.logspace(-3, 0, 3, dtype=F64)
     target = torch.full_like(ZERO, 30.0)
 
@@ -282,8 +295,7 @@ def test_a_start_far_from_the_lower_solution_is_solved_for_first():
 
     got = solve(upper, far, ZERO, ZERO, steps=40, evaluate="never")
     start = got.search.iloc[0]
-    assert start["score"] < 0.05 * float(upper(ZERO, ZERO))
-    assert start["cost"] > 100
+    assert start["score"] < 1e-3 * float(upper(ZERO, ZERO))
 
 
 def test_a_singular_lower_level_has_a_hypergradient_of_moderate_length():
