@@ -114,7 +114,8 @@ def plain(query: str, given: Sequence[Tensor], lanes: int, widths: Sequence[int]
                 f"{query}: {name} carries a tangent of forward-mode differentiation, which would make a product of a "
                 f"gradient; ask for products with {' and '.join(PRODUCTS)}, and declare them in `uses`"
             )
-        argument = value.detach()
+        # itself where it can be: derivatives.py knows by its identity that a point is still the same
+        argument = value if type(value) is Tensor and not value.requires_grad else value.detach()
         if type(argument) is not Tensor:
             raise MethodError(f"{query}: {name} is a {type(value).__name__}; hand over a plain torch.Tensor")
         if argument.ndim < 2 or argument.shape[-2:] != (lanes, width):
