@@ -28,12 +28,9 @@ _BOTH, _ONE = slice(2), (slice(1), slice(1, 2))  # of (x, y)
 
 def derive(f: Function, g: Function, given: Mapping[str, Function]) -> dict[str, Function]:
     """Every query as a function: the given derivative where there is one, else by autograd."""
-    parts = {
-        level: function if hasattr(function, "on_parts") else _InOne(function)
-        for level, function in (("f", f), ("g", g))
-    }
+    parts = {"f": _in_parts(f), "g": _in_parts(g)}
     products = {level: _Products(function) for level, function in parts.items()}
-    table = {"value_f": f, "value_g": g}
+    table: dict[str, Function] = {"value_f": f, "value_g": g}
     for level, function in parts.items():
         names = f"grad_{level}", f"grad_{level}_x", f"grad_{level}_y"
         table |= _blocks(names, given, _gradient(function), functools.partial(_gradient_in, function))
@@ -89,6 +86,10 @@ class _InOne:
         return self.function(x[0], y[0], *rows)
 
 
+def _in_parts(function: Any) -> InParts:
+    return function if hasattr(function, "on_parts") else _InOne(function)
+
+
 def _gradient(function: InParts) -> Function:
     def gradient(x: Tensor, y: Tensor, *rows: Any) -> Tensors:
         at = _Point.of(function, x, y)
@@ -110,8 +111,8 @@ class _Point:
     """Leaves at (x, y). Parts of a vector are leaves themselves: views of it would cost more than a small function."""
 
     function: InParts
-    shapes: tuple[torch.Size, torch.Size]
-    leaves: tuple[Tensors, Tensors]
+    shapes: tuple[torch.Size, ...]
+    leaves: tuple[Tensors, ...]
 
     @classmethod
     def of(cls, function: InParts, x: Tensor, y: Tensor, moving: Sequence[int] = (0, 1)) -> _Point:
