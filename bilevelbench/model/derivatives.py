@@ -70,7 +70,8 @@ def _pair(in_x: Function, in_y: Function) -> Function:
 class InParts(Protocol):
     """A function whose variables are several tensors each: it takes them so, and splits a vector into them."""
 
-    split: tuple[Split, Split]  # x and y
+    @property
+    def split(self) -> tuple[Split, Split]: ...  # x and y
 
     def on_parts(self, x: Sequence[Tensor], y: Sequence[Tensor], *rows: Any) -> Tensor: ...
 

@@ -229,8 +229,8 @@ def test_a_lane_has_the_numbers_of_its_seed_whoever_shares_it(law, seeds):
         assert np.array_equal(together[:, lane], getattr(Draws([seed]), law)("rows", (1,), (4,), 6, 10)[:, 0])
 
 
-def test_numbers_of_rows_are_those_of_the_uniforms(n=13, B=4, points=2):
-    draws = Draws([3, 1, 3])
+def test_numbers_of_rows_are_those_of_the_uniforms():
+    draws, n, B, points = Draws([3, 1, 3]), 13, 4, 2
     for step in (5, 6, 40, 5):
         u = draws.uniform("rows_g", (1,), (step,), B * points, 1 << 20)
         rows = draws.rows("rows_g", (1,), (step,), (B, points), 1 << 20, n)
