@@ -25,9 +25,9 @@ from bilevelbench.model.instance import Instance
 from bilevelbench.model.linear_solvers import Unmetered, conjugate_gradient, neumann_sum, richardson
 from bilevelbench.model.one_lane import OneLane
 from bilevelbench.model.own_checks import check_modules
+from bilevelbench.model.own_level import OwnLevel
 from bilevelbench.model.pytrees import Call, Function, Variables, check_alike
 from bilevelbench.model.queries import COLUMNS, ROW, TOTALS
-from bilevelbench.model.vmapped import OverLanes
 
 Solver = Literal["cg", "richardson", "neumann"]
 
@@ -100,10 +100,10 @@ def unrolled(f: Function, g: Function, x: Any, y: Any, *, steps: int = 10, step:
     for _ in range(_whole(steps)):
         Y.append(Y[-1] - length * at.ask("grad_g_y", Y[-1]))
     grad, q = at.ask("grad_f", Y[-1])
-    for t in reversed(range(steps)):
-        grad = grad - length * at.ask("jvp_g_xy", Y[t], q)
-        if t > 0:
-            q = q - length * at.ask("hvp_g_yy", Y[t], q)
+    for y_t in reversed(Y[1:-1]):
+        Jq, Hq = at.ask("vp_g", y_t, q)
+        grad, q = grad - length * Jq, q - length * Hq
+    grad = grad - length * at.ask("jvp_g_xy", Y[0], q)
     return at.estimate(grad, y=Y[-1])
 
 
@@ -134,7 +134,7 @@ class _Point:
         check_alike(*self._x.first, *self._y.first)
         check_modules(self._x, self._y)
         upper, lower = (OneLane(name, Call(function, self._x, self._y)) for name, function in (("f", f), ("g", g)))
-        self._instance = Instance(OverLanes("f", upper), OverLanes("g", lower), self._x.flat, self._y.flat)
+        self._instance = Instance(OwnLevel(upper), OwnLevel(lower), self._x.flat, self._y.flat)
         self._x0, self.y0 = self._x.flat[None], self._y.flat[None]
 
     def ask(self, query: str, y: Tensor, *vector: Tensor) -> Any:

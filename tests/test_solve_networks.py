@@ -227,7 +227,9 @@ def test_batches_are_counted_in_samples():
     ("method", "sizes"), [("f2bsa", {"B_in", "B_out"}), ("soba", {"batch"}), ("pzobo_s", {"batch_f", "batch_g"})]
 )
 def test_a_batch_reaches_every_size_that_a_method_has(method, sizes):
-    got = solve_sampled(algorithm=method, eta_x=None if method == "soba" else 1.0, batch=7, b=0.1 if method == "soba" else None)
+    got = solve_sampled(
+        algorithm=method, eta_x=None if method == "soba" else 1.0, batch=7, b=0.1 if method == "soba" else None
+    )
     assert {got.params[name] for name in sizes} == {7}
     assert got.status == "budget"
 
@@ -247,9 +249,7 @@ def test_same_seed_same_bits():
 
 
 def test_an_epoch_takes_every_row_once_in_an_order_of_its_lane():
-    own = own_problem(
-        module_f, module_g, {"weights": ZERO}, line_at_zero(), data_f=VALID, data_g=TRAIN, order="epoch"
-    )
+    own = own_problem(module_f, module_g, {"weights": ZERO}, line_at_zero(), data_f=VALID, data_g=TRAIN, order="epoch")
     oracle = Oracle(own.instance, frozenset({"grad_g_y"}), [3, 4])
     sizes = torch.full((2, 1), 7)
     for step in range(2):

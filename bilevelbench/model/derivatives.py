@@ -7,8 +7,12 @@ serves every lane. An input that a function does not use has gradient zero.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+import itertools
+import operator
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,21 +20,26 @@ from torch import Tensor
 from bilevelbench.model.queries import PRODUCTS, QUERIES
 
 Function = Callable[..., Any]
+Tensors = tuple[Tensor, ...]
+Split = Callable[[Tensor], Sequence[Tensor]]
+
+_BOTH, _ONE = slice(2), (slice(1), slice(1, 2))  # of (x, y)
 
 
 def derive(f: Function, g: Function, given: Mapping[str, Function]) -> dict[str, Function]:
     """Every query as a function: the given derivative where there is one, else by autograd."""
-    table = {
-        "value_f": f,
-        "value_g": g,
-        **_blocks(("grad_f", "grad_f_x", "grad_f_y"), given, _gradient(f), functools.partial(_gradient_in, f)),
-        **_blocks(("grad_g", "grad_g_x", "grad_g_y"), given, _gradient(g), functools.partial(_gradient_in, g)),
-        **_blocks(("vp_g", "jvp_g_xy", "hvp_g_yy"), given, _products(g), functools.partial(_product, g)),
-    }
+    parts = {"f": _in_parts(f), "g": _in_parts(g)}
+    products = {level: _Products(function) for level, function in parts.items()}
+    table: dict[str, Function] = {"value_f": f, "value_g": g}
+    for level, function in parts.items():
+        names = f"grad_{level}", f"grad_{level}_x", f"grad_{level}_y"
+        table |= _blocks(names, given, _gradient(function), functools.partial(_gradient_in, function))
+    of_g = products["g"]
+    table |= _blocks(("vp_g", "jvp_g_xy", "hvp_g_yy"), given, of_g.of(_BOTH), lambda block: of_g.of(_ONE[block]))
     for name in PRODUCTS:  # a kind that the table of queries has and this one does not know
         if name not in table:
             block = "xy".index(QUERIES[name].outputs[0])
-            table[name] = given.get(name) or _product(f if QUERIES[name].level == "f" else g, block)
+            table[name] = given.get(name) or products[QUERIES[name].level].of(_ONE[block])
     return table
 
 
@@ -58,67 +67,134 @@ def _pair(in_x: Function, in_y: Function) -> Function:
     return lambda x, y, *rest: (in_x(x, y, *rest), in_y(x, y, *rest))
 
 
-def _leaves(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Fresh leaves with all points written out, so that a gradient has a value for each point."""
-    points = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    x = x.detach().expand(*points, *x.shape[-2:]).contiguous().requires_grad_(True)
-    y = y.detach().expand(*points, *y.shape[-2:]).contiguous().requires_grad_(True)
-    return x, y
+class InParts(Protocol):
+    """A function whose variables are several tensors each: it takes them so, and splits a vector into them."""
+
+    @property
+    def split(self) -> tuple[Split, Split]: ...  # x and y
+
+    def on_parts(self, x: Sequence[Tensor], y: Sequence[Tensor], *rows: Any) -> Tensor: ...
 
 
-def _grad(value: Tensor, inputs: tuple[Tensor, ...], create_graph: bool = False) -> tuple[Tensor, ...]:
-    total = value.sum()
-    if not total.requires_grad:
+@dataclass(frozen=True)
+class _InOne:
+    """Any other function: one tensor each."""
+
+    function: Function
+    split: tuple[Split, Split] = (lambda x: (x,), lambda y: (y,))
+
+    def on_parts(self, x: Sequence[Tensor], y: Sequence[Tensor], *rows: Any) -> Any:
+        return self.function(x[0], y[0], *rows)
+
+
+def _in_parts(function: Any) -> InParts:
+    return function if hasattr(function, "on_parts") else _InOne(function)
+
+
+def _gradient(function: InParts) -> Function:
+    def gradient(x: Tensor, y: Tensor, *rows: Any) -> Tensors:
+        at = _Point.of(function, x, y)
+        return at.joined(at.slopes(_BOTH, *rows), _BOTH)
+
+    return gradient
+
+
+def _gradient_in(function: InParts, block: int) -> Function:
+    def gradient(x: Tensor, y: Tensor, *rows: Any) -> Tensor:
+        at = _Point.of(function, x, y, moving=(block,))
+        return at.joined(at.slopes(_ONE[block], *rows), _ONE[block])[0]
+
+    return gradient
+
+
+@dataclass(frozen=True)
+class _Point:
+    """Leaves at (x, y). Parts of a vector are leaves themselves: views of it would cost more than a small function."""
+
+    function: InParts
+    shapes: tuple[torch.Size, ...]
+    leaves: tuple[Tensors, ...]
+
+    @classmethod
+    def of(cls, function: InParts, x: Tensor, y: Tensor, moving: Sequence[int] = (0, 1)) -> _Point:
+        if x.dim() > 2 or y.dim() > 2:  # all points are written out, so that a gradient has a value for each
+            points = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+            x, y = x.expand(*points, *x.shape[-2:]), y.expand(*points, *y.shape[-2:])
+        of_x, of_y = (
+            tuple(part.requires_grad_(block in moving) for part in split(vector.detach().contiguous()))
+            for block, (split, vector) in enumerate(zip(function.split, (x, y), strict=True))
+        )
+        return cls(function, (x.shape, y.shape), (of_x, of_y))
+
+    def of_blocks(self, blocks: slice) -> Tensors:
+        return sum(self.leaves[blocks], ())
+
+    def slopes(self, blocks: slice, *rows: Any, create_graph: bool = False) -> Tensors:
+        """The gradient, in parts, of the sum over all lanes."""
+        with torch.enable_grad():
+            value = self.function.on_parts(*self.leaves, *rows)
+            ones = None if value.numel() == 1 else value.new_ones(()).expand(value.shape)
+            return _pulled_back((value,), self.of_blocks(blocks), (ones,), create_graph=create_graph)
+
+    def joined(self, parts: Tensors, blocks: slice) -> Tensors:
+        """Parts that belong to x, to y or to both, as vectors."""
+        answer, parts_left = [], iter(parts)
+        for shape, leaves in zip(self.shapes[blocks], self.leaves[blocks], strict=True):
+            flat = [part.reshape(*shape[:-1], -1) for part in itertools.islice(parts_left, len(leaves))]
+            answer.append(flat[0] if len(flat) == 1 else torch.cat(flat, -1))
+        return tuple(answer)
+
+
+def _pulled_back(values: Tensors, inputs: Tensors, weights: Sequence[Tensor | None], **graph: bool) -> Tensors:
+    """The derivative of <values, weights> in each input; a single number needs no weight."""
+    on = [(value, weight) for value, weight in zip(values, weights, strict=True) if value.requires_grad]
+    if not on:
         return tuple(torch.zeros_like(t) for t in inputs)
-    grads = torch.autograd.grad(total, inputs, create_graph=create_graph, allow_unused=True)
+    outputs, along = zip(*on, strict=True)
+    grads = torch.autograd.grad(outputs, inputs, along, allow_unused=True, **graph)
     return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(grads, inputs, strict=True))
 
 
-def _gradient(function: Function) -> Function:
-    def gradient(x: Tensor, y: Tensor, *rows: Any) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            x, y = _leaves(x, y)
-            return _grad(function(x, y, *rows), (x, y))
+class _Products:
+    """The products of one function. Its last graph is kept for as long as its point is: cg builds one for all its products.
 
-    return gradient
+    The point is known by its tensors and their versions, and held weakly, so that the graph, which may be large, goes with it.
+    """
 
+    def __init__(self, function: InParts) -> None:
+        self._function = function
+        self._kept: tuple[tuple[object, ...], tuple[weakref.ref[Tensor], ...], _Point, Tensors] | None = None
 
-def _gradient_in(function: Function, block: int) -> Function:
-    def gradient(x: Tensor, y: Tensor, *rows: Any) -> Tensor:
-        with torch.enable_grad():
-            leaves = _leaves(x, y)
-            mine = leaves[block]
-            arguments = [leaf if leaf is mine else leaf.detach() for leaf in leaves]
-            return _grad(function(*arguments, *rows), (mine,))[0]
+    def of(self, blocks: slice) -> Function:
+        """The derivative of <g_y, v> in x (J v), in y (H v), or in both, which is one pass as well."""
 
-    return gradient
+        def product(x: Tensor, y: Tensor, v: Tensor, *rows: Any) -> Any:
+            at, g_y = self._linearised(x, y, v, *rows)
+            v = v.detach().expand(at.shapes[1]).clone()  # a copy: of a linear g_y the answer would be v itself
+            weights = tuple(self._function.split[1](v))
+            answer = at.joined(_pulled_back(g_y, at.of_blocks(blocks), weights, retain_graph=True), blocks)
+            return answer if len(answer) > 1 else answer[0]
 
+        return product
 
-def _product(function: Function, block: int) -> Function:
-    """The derivative of <g_y(x, y), v> in x (block 0: J v) or in y (block 1: H v); g is any function."""
+    def _linearised(self, x: Tensor, y: Tensor, v: Tensor, *rows: Any) -> tuple[_Point, Tensors]:
+        """g_y at the point, with its graph."""
+        points = None if x.dim() == v.dim() == 2 else torch.broadcast_shapes(v.shape[:-2], x.shape[:-2])
+        where = (points, x._version, y._version, *rows)
+        if self._kept is not None:
+            there, (at_x, at_y), at, g_y = self._kept
+            if at_x() is x and at_y() is y and _same(there, where):
+                return at, g_y
+        self._kept = None  # before another one is made: two may be too large
+        at = _Point.of(self._function, x if points is None else x.expand(*points, *x.shape[-2:]), y)
+        g_y = at.slopes(_ONE[1], *rows, create_graph=True)
+        self._kept = where, (weakref.ref(x, self._drop), weakref.ref(y, self._drop)), at, g_y
+        return at, g_y
 
-    def product(x: Tensor, y: Tensor, v: Tensor, *rows: Any) -> Tensor:
-        with torch.enable_grad():
-            leaves, slope = _slope(function, x, y, v, *rows)
-            return _grad(slope, (leaves[block],))[0]
-
-    return product
-
-
-def _products(function: Function) -> Function:
-    """Both of them: the same two passes as one of them, with one more output of the second."""
-
-    def products(x: Tensor, y: Tensor, v: Tensor, *rows: Any) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            leaves, slope = _slope(function, x, y, v, *rows)
-            return _grad(slope, leaves)
-
-    return products
+    def _drop(self, _: object) -> None:
+        self._kept = None
 
 
-def _slope(function: Function, x: Tensor, y: Tensor, v: Tensor, *rows: Any) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Fresh leaves, and g_y v there, whose sum is to be differentiated."""
-    points = torch.broadcast_shapes(v.shape[:-2], x.shape[:-2])
-    leaves = _leaves(x.expand(*points, *x.shape[-2:]), y)
-    (g_y,) = _grad(function(*leaves, *rows), (leaves[1],), create_graph=True)
-    return leaves, g_y * v.detach()
+def _same(there: tuple[object, ...], here: tuple[object, ...]) -> bool:
+    """Numbers and shapes by value; rows, which nobody changes, by identity."""
+    return there[:3] == here[:3] and len(there) == len(here) and all(map(operator.is_, there[3:], here[3:]))

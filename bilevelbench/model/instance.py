@@ -116,19 +116,19 @@ class Instance:
     def _counted_gradient(self, query: str, function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
         passes, row, numbers_x, numbers_y = self.passes, ROW[query], lanes * self.dx, lanes * self.dy
 
-        def counted(x: Tensor, y: Tensor) -> Any:
+        def counted(x: Tensor, y: Tensor, *rows: Any) -> Any:
             passes[row] += 1 if x.numel() == numbers_x and y.numel() == numbers_y else self._count(x, y)
-            return function(x, y)
+            return function(x, y, *rows)
 
         return counted
 
     def _counted_product(self, query: str, function: Callable[..., Any], lanes: int) -> Callable[..., Any]:
         passes, row, numbers_x, numbers_y = self.passes, ROW[query], lanes * self.dx, lanes * self.dy
 
-        def counted(x: Tensor, y: Tensor, v: Tensor) -> Any:
+        def counted(x: Tensor, y: Tensor, v: Tensor, *rows: Any) -> Any:
             one = x.numel() == numbers_x and y.numel() == v.numel() == numbers_y
             passes[row] += 1 if one else self._count(x, y, v)
-            return function(x, y, v)
+            return function(x, y, v, *rows)
 
         return counted
 

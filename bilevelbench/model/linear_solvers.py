@@ -65,8 +65,9 @@ def conjugate_gradient(
         curvature = dot(q, w)
         c = s / curvature
         moved = active & (curvature > 0)
-        going &= ~(active ^ moved)  # no positive curvature: the lane stays where it is
         move = True if bool(moved.all()) else moved
+        if move is not True:
+            going &= ~(active ^ moved)  # no positive curvature: the lane stays where it is
         v, r_new = keep(move, v + c * q, v), keep(move, r - c * w, r)
         s_new = dot(r_new, r_new)
         q, r, s = keep(move, r_new + (s_new / s) * q, q), r_new, s_new

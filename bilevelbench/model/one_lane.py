@@ -15,7 +15,7 @@ class OneLane:
     """f, g, or another function that has to return one number; over lanes it is an `OverLanes`."""
 
     def __init__(self, name: str, call: Call, data: OwnData | None = None) -> None:
-        self.name, self._call, self.data = name, call, data
+        self.name, self._call, self.data, self.variables = name, call, data, call.variables
 
     def __call__(self, *arguments: Any) -> Tensor:
         value = self._call(*arguments)

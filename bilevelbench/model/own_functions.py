@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bilevelbench.errors import InvalidInput
 from bilevelbench.model.constants import Constant, Constants, estimated
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.lower_curvature import lower_curvatures
-from bilevelbench.model.noise import Exact, FiniteSum, Noise, PassOrder, Rows
+from bilevelbench.model.noise import Exact, FiniteSum, Noise, PassOrder
 from bilevelbench.model.one_lane import OneLane
 from bilevelbench.model.own_checks import check_modules, check_start
 from bilevelbench.model.own_data import OwnData
+from bilevelbench.model.own_level import OwnLevel
 from bilevelbench.model.pytrees import Call, Function, Variables, check_alike, placed_tree
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.model.vmapped import OverLanes
@@ -92,7 +93,7 @@ def own_problem(
     )
     check_start(upper, lower, x.flat, y.flat)
     instance = Instance(
-        f=_over_lanes(upper), g=_over_lanes(lower), x0=x.flat, y0=y.flat, constants=constants or {},
+        f=OwnLevel(upper), g=OwnLevel(lower), x0=x.flat, y0=y.flat, constants=constants or {},
         noise=_noise(upper, lower, order), x_limit=x_limit,
         metrics={name: OverLanes(name, OneLane(name, Call(metric, x, y))) for name, metric in (metrics or {}).items()},
         mu_at=None if mu_at is None else OverLanes("mu_at", OneLane("mu_at", Call(mu_at, x))),
@@ -140,26 +141,3 @@ def _noise(upper: OneLane, lower: OneLane, order: PassOrder) -> Noise:
         return Exact()
     n_f, n_g = (1 if level.data is None else level.data.n for level in (upper, lower))
     return FiniteSum(n_f, n_g, order)
-
-
-def _over_lanes(level: OneLane) -> Function:
-    over_lanes, data = OverLanes(level.name, level), level.data
-    if data is None:  # with rows of the other level's finite sum it is one row, and whole
-        return lambda x, y, rows=None: over_lanes(x, y)
-
-    def on_rows(x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
-        """The rows of a lane weigh the same, but for some at its end that weigh nothing."""
-        if rows is None:
-            return over_lanes(x, y, shared=(data.rows,))
-        if bool(rows.weight.all()):
-            value = over_lanes(x, y, data.at(rows.index))
-        else:  # in each lane the rows that count stand first; lanes with equally many are asked together
-            counts = (rows.weight != 0).sum(-1)
-            value = torch.zeros_like(x[:, :1])
-            for count in counts.unique():
-                lanes = (counts == count).nonzero().squeeze(-1)
-                some = over_lanes(x[lanes], y[lanes], data.at(rows.index[lanes, :count]))
-                value = value.index_copy(0, lanes, some)
-        return rows.weight.sum(-1, keepdim=True) * value
-
-    return on_rows

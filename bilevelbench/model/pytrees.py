@@ -8,7 +8,7 @@ replaced for the time of the call (`torch.func.functional_call`), so that `model
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +66,8 @@ class Variables:
     def __init__(self, name: str, start: Any) -> None:
         found, self._spec = tree_flatten_with_path(start)
         self.leaves = [_Leaf.of(f"{name}{keystr(path)}", value) for path, value in found]
-        self._shapes = [p.shape for _, _, p in self._named()]
-        self._lengths = [shape.numel() for shape in self._shapes]
+        self.shapes = [p.shape for _, _, p in self._named()]
+        self._lengths = [shape.numel() for shape in self.shapes]
         if sum(self._lengths) == 0:
             raise InvalidInput(f"{name} is {_shown(start)}: there is no number in it to move; give at least one tensor")
         self.name = name
@@ -99,19 +99,26 @@ class Variables:
         leaf, parameter, tensor = next(self._named())
         return leaf.name_of(parameter), tensor
 
-    def _pieces(self, vector: Tensor) -> Iterator[list[tuple[str, Tensor]]]:
-        """For each leaf its tensors by name: views of the vector, differentiable, and under vmap."""
-        pieces = zip(vector.split(self._lengths), self._shapes, strict=True)
-        for leaf in self.leaves:
-            yield [
-                (name, piece.reshape(shape)) for (name, _), (piece, shape) in zip(leaf.parameters, pieces, strict=False)
-            ]
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """The tensors of a vector, or of some on the axes to the left: views, differentiable, and under vmap."""
+        pieces = vector.split(self._lengths, -1) if len(self._lengths) > 1 else (vector,)
+        return [piece.reshape((*vector.shape[:-1], *shape)) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
-    def bound(self, vector: Tensor) -> tuple[Any, list[dict[str, Tensor]]]:
-        """What a function gets, modules in their place; and for each module the tensors that it is to have meanwhile."""
+    def _named_pieces(self, tensors: Sequence[Tensor]) -> Iterator[list[tuple[str, Tensor]]]:
+        """For each leaf its tensors by name."""
+        left = iter(tensors)
+        for leaf in self.leaves:
+            yield [(name, piece) for (name, _), piece in zip(leaf.parameters, left, strict=False)]
+
+    def bound(self, given: Tensor | Sequence[Tensor]) -> tuple[Any, list[dict[str, Tensor]]]:
+        """What a function gets, modules in their place; and for each module the tensors that it is to have meanwhile.
+
+        Of the vector, or of the tensors that it splits into.
+        """
+        tensors = self.split(given) if isinstance(given, Tensor) else given
         values: list[Any] = []
         swaps: list[dict[str, Tensor]] = []
-        for leaf, pieces in zip(self.leaves, self._pieces(vector), strict=True):
+        for leaf, pieces in zip(self.leaves, self._named_pieces(tensors), strict=True):
             if isinstance(leaf.value, nn.Module):
                 values.append(leaf.value)
                 swaps.append(dict(pieces))
@@ -147,7 +154,7 @@ class Variables:
             ]
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"{name} is built otherwise than {self.name} ({error}); give it in that shape") from None
-        for tensor, shape in zip(tensors, self._shapes, strict=True):
+        for tensor, shape in zip(tensors, self.shapes, strict=True):
             if not isinstance(tensor, Tensor) or tensor.shape != shape:
                 seen = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
                 raise InvalidInput(f"{name} has {seen} where {self.name} has a tensor of shape {tuple(shape)}")
@@ -156,7 +163,9 @@ class Variables:
     def _shaped(self, vector: Tensor, of_module: Callable[[_Leaf, list[tuple[str, Tensor]]], Any]) -> Any:
         values = [
             of_module(leaf, pieces) if isinstance(leaf.value, nn.Module) else pieces[0][1].clone()
-            for leaf, pieces in zip(self.leaves, self._pieces(vector.detach().reshape(-1)), strict=True)
+            for leaf, pieces in zip(
+                self.leaves, self._named_pieces(self.split(vector.detach().reshape(-1))), strict=True
+            )
         ]
         return tree_unflatten(values, self._spec)
 
@@ -193,7 +202,7 @@ class Call:
     """A function of variables in their owner's shapes, and perhaps of a batch, as one of vectors and that batch."""
 
     def __init__(self, function: Function, *variables: Variables) -> None:
-        self._function, self._variables = function, variables
+        self._function, self.variables = function, variables
         modules = [module for variable in variables for module in variable.modules]
         if len({id(module) for module in modules}) < len(modules):
             raise InvalidInput(
@@ -203,8 +212,9 @@ class Call:
         self._holder = _Holder(function, modules) if modules else None
 
     def __call__(self, *arguments: Any) -> Any:
-        vectors, batch = arguments[: len(self._variables)], arguments[len(self._variables) :]
-        bound = [variable.bound(vector) for variable, vector in zip(self._variables, vectors, strict=True)]
+        """Of each variable the vector, or the tensors that it splits into; then the batch."""
+        given, batch = arguments[: len(self.variables)], arguments[len(self.variables) :]
+        bound = [variable.bound(value) for variable, value in zip(self.variables, given, strict=True)]
         values = [value for value, _ in bound]
         if self._holder is None:
             return self._function(*values, *batch)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 #: What torch says when vmap cannot, and what that means for the reader of the function.
 _REASONS = (
@@ -42,8 +42,7 @@ class OverLanes:
 
     def __call__(self, *lanes: Any, shared: tuple[Any, ...] = ()) -> Tensor:
         """`lanes` are tensors, or trees of them, with the lane in front; what is `shared` is the same for all."""
-        first: Tensor = lanes[0]
-        if len(first) == 1 or self.loops:
+        if _width(lanes) == 1 or self.loops:
             return self._by_loop(lanes, shared)
         dims = (0,) * len(lanes) + (None,) * len(shared)
         try:
@@ -56,7 +55,7 @@ class OverLanes:
         return values.reshape(-1, 1)
 
     def _by_loop(self, lanes: tuple[Any, ...], shared: tuple[Any, ...]) -> Tensor:
-        values = [self._one_lane(*tree_map(lambda t, i=i: t[i], lanes), *shared) for i in range(len(lanes[0]))]
+        values = [self._one_lane(*tree_map(lambda t, i=i: t[i], lanes), *shared) for i in range(_width(lanes))]
         return torch.stack(values).reshape(-1, 1)
 
     def _note(self, error: Exception) -> str:
@@ -66,3 +65,8 @@ class OverLanes:
             f"{self._name} cannot be run over several lanes at once: {told}. Its lanes are run one after another, each of "
             "which takes as long as one setting alone."
         )
+
+
+def _width(lanes: tuple[Any, ...]) -> int:
+    first = lanes[0] if isinstance(lanes[0], Tensor) else tree_leaves(lanes[0])[0]
+    return len(first)

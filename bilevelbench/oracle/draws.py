@@ -8,7 +8,7 @@ over 64-bit integers, then 52 bits to a uniform in (0, 1), then the inverse norm
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -65,8 +65,10 @@ class Draws:
 
         self._quantile = ndtri
         self.seeds: U64 = np.array([seed & _MASK for seed in seeds], dtype=np.uint64)
+        # Lanes of one seed have the same numbers, which are made once: those of lane i are number `which[i]` of the different.
+        self._different, self._which = np.unique(self.seeds, return_inverse=True)
         self._blocks: dict[tuple[object, ...], tuple[tuple[int, ...], int, F64]] = {}
-        self._vectors: dict[tuple[object, ...], tuple[F64, int, tuple[Tensor, ...]]] = {}
+        self._tensors: dict[tuple[object, ...], tuple[F64, int, tuple[Tensor, ...]]] = {}
 
     def uniform(self, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int) -> F64:
         return self._draw("uniform", purpose, place, indices, count, longest)
@@ -84,14 +86,47 @@ class Draws:
         dtype: torch.dtype,
         device: torch.device | None = None,
     ) -> Tensor:
-        """The same as (L, width) tensors: a whole block is turned into them at once, which is most of their cost."""
+        """The same as (L, width) tensors."""
         self.normal(purpose, place, indices, width, longest)  # holds the block from now on
-        _, first, block = self._blocks["normal", purpose, place, width]
-        where = (purpose, place, width, dtype, device)
-        held = self._vectors.get(where)
+        return self._tensor(
+            ("normal", purpose, place, width),
+            indices,
+            (dtype, device),
+            lambda block: torch.from_numpy(block).movedim(-1, -2).to(dtype).contiguous().to(device),
+        )
+
+    def rows(
+        self,
+        purpose: str,
+        place: tuple[int, ...],
+        indices: tuple[int, ...],
+        shape: tuple[int, int],
+        longest: int,
+        n: int,
+        device: torch.device | None = None,
+    ) -> Tensor:
+        """Numbers below n, with replacement, for `shape` = (B, points): (points, L, B)."""
+        count = shape[0] * shape[1]
+        self.uniform(purpose, place, indices, count, longest)
+
+        def numbered(block: F64) -> Tensor:
+            drawn = torch.from_numpy(np.minimum((block * n).astype(np.int64), n - 1)).to(device)
+            return drawn.reshape(len(block), *shape, -1).permute(0, 2, 3, 1).contiguous()
+
+        return self._tensor(("uniform", purpose, place, count), indices, (shape, n, device), numbered)
+
+    def _tensor(
+        self,
+        where: tuple[object, ...],
+        indices: tuple[int, ...],
+        kind: tuple[object, ...],
+        made: Callable[[F64], Tensor],
+    ) -> Tensor:
+        """A whole block is turned into tensors at once, which is most of their cost."""
+        _, first, block = self._blocks[where]
+        held = self._tensors.get((where, kind))
         if held is None or held[0] is not block:
-            tensors = torch.from_numpy(block).movedim(-1, -2).to(dtype).contiguous().to(device).unbind(0)
-            held = self._vectors[where] = (block, first, tensors)
+            held = self._tensors[where, kind] = (block, first, made(block).unbind(0))
         return held[2][indices[-1] - held[1]]
 
     def _draw(
@@ -108,9 +143,10 @@ class Draws:
         first = index - index % block
         key = np.uint64(fold(purpose, (len(place), *place, *outer)))
         keys = _mix(key + np.arange(first + 1, first + 1 + block, dtype=np.uint64) * np.uint64(_GOLDEN))
-        made = numbers(self.seeds, keys, count)
+        made = numbers(self._different, keys, count)
         if law == "normal":
             made = self._quantile(made)
+        made = made[..., self._which]
         self._blocks[where] = (outer, first, made)
         chosen: F64 = made[index - first]
         return chosen

@@ -34,7 +34,7 @@ def gradient_query(
     sampled: QueryFunction,
     general: QueryFunction,
 ) -> QueryFunction:
-    """`one_point(x, y)` answers the usual exact call, `sampled(x, y, xi)` one with a sample, None if it cannot."""
+    """`one_point(x, y)` answers the usual exact call, `sampled(xi, x, y)` one with a sample, None if it cannot."""
     passes, left, row, whole = meter.passes, meter.left, ROW[query], float(meter.whole[query])
     shape_x, shape_y = shapes
     grad_enabled = torch.is_grad_enabled
@@ -59,7 +59,7 @@ def gradient_query(
                     meter.refuse(whole)
                 passes[row] += 1
                 return one_point(x, y)
-            answer = sampled(x, y, xi)
+            answer = sampled(xi, x, y)
             if answer is not None:
                 return answer
         return general(xi, x, y)
@@ -73,6 +73,7 @@ def product_query(
     shapes: Sequence[torch.Size],
     dtype: torch.dtype,
     one_point: QueryFunction,
+    sampled: QueryFunction,
     general: QueryFunction,
 ) -> QueryFunction:
     """The same with a vector of y's shape; the meter's general way, since a product is not a cheap call."""
@@ -81,8 +82,7 @@ def product_query(
 
     def ask(x: Tensor, y: Tensor, v: Tensor, xi: Sample | None = None) -> Any:
         usual = (
-            xi is None
-            and meter.mask is None
+            meter.mask is None
             and all(type(a) is Tensor and a.dtype is dtype for a in (x, y, v))
             and x.shape == shape_x
             and y.shape == v.shape == shape_y
@@ -90,10 +90,11 @@ def product_query(
             and forward_ad._current_level < 0
             and not grad_enabled()
         )
-        if usual:
+        if usual and xi is None:
             meter.charge(query, 1, whole)
             return one_point(x, y, v)
-        return general(xi, x, y, v)
+        answer = sampled(xi, x, y, v) if usual else None
+        return general(xi, x, y, v) if answer is None else answer
 
     return ask
 
@@ -114,7 +115,8 @@ def plain(query: str, given: Sequence[Tensor], lanes: int, widths: Sequence[int]
                 f"{query}: {name} carries a tangent of forward-mode differentiation, which would make a product of a "
                 f"gradient; ask for products with {' and '.join(PRODUCTS)}, and declare them in `uses`"
             )
-        argument = value.detach()
+        # itself where it can be: derivatives.py knows by its identity that a point is still the same
+        argument = value if type(value) is Tensor and not value.requires_grad else value.detach()
         if type(argument) is not Tensor:
             raise MethodError(f"{query}: {name} is a {type(value).__name__}; hand over a plain torch.Tensor")
         if argument.ndim < 2 or argument.shape[-2:] != (lanes, width):

@@ -20,7 +20,7 @@ from bilevelbench.oracle.fast_path import gradient_query, plain, product_query
 from bilevelbench.oracle.loops import Loops
 from bilevelbench.oracle.meter import Meter
 from bilevelbench.oracle.sample import Order, Sample
-from bilevelbench.oracle.sampler import Sampler
+from bilevelbench.oracle.sampler import Sampler, bounds_of
 
 
 class BlockQuery(Protocol):
@@ -105,22 +105,23 @@ class Oracle(Loops):
             if name not in self._uses:
                 continue
             general = functools.partial(self._ask_general, query, asked.functions[name])
-            if query.takes_vector:
-                ask = product_query(name, self.meter, shapes, self.dtype, one_point[name], general)
-            else:
-                sampled = self._sampled(query, one_point[name])
-                ask = gradient_query(name, self.meter, shapes, self.dtype, one_point[name], sampled, general)
-            setattr(self, name, ask)
+            make = product_query if query.takes_vector else gradient_query
+            sampled = self._sampled(query, one_point[name])
+            setattr(self, name, make(name, self.meter, shapes, self.dtype, one_point[name], sampled, general))
 
     def _sampled(self, query: Query, one_point: Callable[..., Any]) -> Callable[..., Any]:
-        """One point with Gaussian noise that is the same for every lane's batch; None: the general way."""
+        """One point with a sample that is equally large in every lane; None: the general way."""
         name, level, gaussian = query.name, query.level, isinstance(self._instance.noise, Gaussian)
 
-        def answer(x: Tensor, y: Tensor, xi: Sample) -> Any:
-            if not (gaussian and xi.points is None and xi.level == level and isinstance(xi.size, int)):
+        def answer(xi: Sample, *given: Tensor) -> Any:
+            if xi.points is not None or xi.level != level or xi.each is None:
                 return None
-            self.meter.charge(name, 1, xi.size)
-            return self._sampler.add_noise(query, one_point(x, y), (x, y), xi, self._sample_draws)
+            self.meter.charge(name, 1, xi.each)
+            arguments = tuple(a.contiguous() for a in given)
+            if xi.rows is not None:
+                return one_point(*arguments, xi.rows)
+            out = one_point(*arguments)
+            return self._sampler.add_noise(query, out, arguments, xi, self._sample_draws) if gaussian else out
 
         return answer
 
@@ -133,10 +134,11 @@ class Oracle(Loops):
             return self._nothing(query, arguments)
         if xi is None:
             self.meter.charge(query.name, points, self.meter.whole[query.name])
-        elif isinstance(xi.size, int):
-            self.meter.charge(query.name, points, xi.size)
+        elif xi.each is not None:
+            self.meter.charge(query.name, points, xi.each)
         else:
-            self.meter.charge_lanes(query.name, points, xi.size.cpu().double().numpy().reshape(-1))
+            sizes = torch.as_tensor(xi.size).cpu().double().numpy().reshape(-1)
+            self.meter.charge_lanes(query.name, points, sizes)
         rows = () if xi is None or xi.rows is None else (xi.rows,)
         with torch.no_grad():
             out = self._evaluate(function, arguments, rows, points)
@@ -202,8 +204,9 @@ class Oracle(Loops):
             strict = self._is_in_lane_loop
         if order == "epoch" and (self.meter.mask is not None or strict):
             raise InvalidInput('order="epoch" in a loop of per-lane length: lanes would lose step with their passes')
-        place, indices, longest = self._address()
-        return self._sampler.draw(level, size, points, order, place, indices, longest, self._sample_draws)
+        fixed = self._fixed_bounds.get(id(size))  # a parameter: its sizes were looked at when the pack was made
+        bounds = bounds_of(level, size) if fixed is None or fixed[1] < 1 else fixed[1:]
+        return self._sampler.draw(level, size, bounds, points, order, *self._address(), self._sample_draws)
 
     # ------------------------------------------------------------------------------------------------ draws
 

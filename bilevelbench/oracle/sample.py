@@ -28,6 +28,7 @@ class Sample:
     place: tuple[int, ...]
     indices: tuple[int, ...]
     longest: int
+    each: int | None = None  # `size` as a number, if it is the same in every lane
     points: int | None = None
     rows: Rows | None = None
     block: Tensor | None = None

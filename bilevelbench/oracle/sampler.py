@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, get_args, overload
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,6 +16,11 @@ from bilevelbench.oracle.draws import Draws
 from bilevelbench.oracle.meter import Meter
 from bilevelbench.oracle.sample import Order, Sample
 
+_ORDERS = get_args(Order)
+
+#: The place, the indices and the length of the innermost loop, as `Loops` gives them.
+Where = tuple[tuple[int, ...], tuple[int, ...], int]
+
 
 class Sampler:
     """The sampling side of an oracle."""
@@ -28,12 +32,14 @@ class Sampler:
         self._exact = {level: is_exact(noise, level) for level in ("f", "g")}
         self._sigma = {name.removeprefix("sigma_"): sigma for name, sigma in levels(noise).items()}
         self._passed = {"f": (0, 0), "g": (0, 0)}  # order="epoch": the pass, and the rows taken of it, in every lane
+        self._equal: dict[Level, Tensor] = {}  # the weights of the last batch, which are mostly those of the next one
         self.start: tuple[Tensor, Tensor]  # x0 and y0, around which affine noise grows; the oracle sets them
 
     def draw(
         self,
         level: Level,
         size: int | Tensor,
+        bounds: tuple[int, int],
         points: int | None,
         order: Order,
         place: tuple[int, ...],
@@ -41,77 +47,85 @@ class Sampler:
         longest: int,
         draws: Draws,
     ) -> Sample:
-        _check_size(level, size)
-        if order not in get_args(Order):
-            raise InvalidInput(f"a sample has no order={order!r}{suggestion(str(order), get_args(Order))}")
+        """`bounds` are the smallest and the largest size of a lane, see `bounds_of`."""
+        if order not in _ORDERS:
+            raise InvalidInput(f"a sample has no order={order!r}{suggestion(str(order), _ORDERS)}")
+        low, high = bounds
+        each = low if low == high else None
         if not isinstance(self.noise, FiniteSum):
             if order != "replacement":
                 raise InvalidInput(f"order={order!r} needs a finite sum; this problem's noise is {self.noise}")
-            # without noise a sample is the exact answer, and is charged as one
-            return Sample(level, 1 if self._exact[level] else size, place, indices, longest, points)
+            if self._exact[level]:  # without noise a sample is the exact answer, and is charged as one
+                size = each = 1
+            return Sample(level, size, place, indices, longest, each, points)
         if order != "replacement" and (not isinstance(size, int) or points is not None):
             raise InvalidInput(f"order={order!r} takes one whole number as size and no points")
-        n, size = self._data(level), self._cut(level, size)
-        sample = Sample(level, size, place, indices, longest, points)
-        if order == "replacement" or not isinstance(size, int):
-            return self._with_replacement(sample, n, draws)
-        return self._epoch(sample, n, size, draws) if order == "epoch" else self._block(sample, n, size, draws)
+        n, where = self._data(level), (place, indices, longest)
+        if high > n:  # a batch larger than the data is cut to them; the rows of its lanes say so
+            self._meter.note_cut(level, size)
+            low, high = min(low, n), n
+            size = size.clamp(max=n) if isinstance(size, Tensor) else n
+        if order == "epoch":
+            return self._epoch(level, where, n, high, draws)
+        if order == "block":
+            return self._block(level, where, n, high, draws)
+        return self._with_replacement(level, where, n, high if low == high else size, high, points, draws)
 
     def _data(self, level: Level) -> int:
         return self.noise.n_f if level == "f" else self.noise.n_g
 
-    @overload
-    def _cut(self, level: Level, size: int) -> int: ...
-    @overload
-    def _cut(self, level: Level, size: int | Tensor) -> int | Tensor: ...
-    def _cut(self, level: Level, size: int | Tensor) -> int | Tensor:
-        """A batch larger than the data is cut to them; the rows of its lanes say so."""
-        n = self._data(level)
-        if int(size if isinstance(size, int) else size.max()) <= n:
-            return size
-        self._meter.note_cut(level, size)
-        return n if isinstance(size, int) else size.clamp(max=n)
-
-    def _with_replacement(self, sample: Sample, n: int, draws: Draws) -> Sample:
-        largest = sample.size if isinstance(sample.size, int) else int(sample.size.max())
-        shape = (largest, sample.points or 1)  # a lane's first rows are the same whatever the largest batch of its pack
-        u = draws.uniform(f"rows_{sample.level}", sample.place, sample.indices, shape[0] * shape[1], sample.longest)
-        drawn = torch.from_numpy(np.minimum((u * n).astype(np.int64), n - 1)).to(self.device)
-        index = drawn.reshape(*shape, -1).permute(1, 2, 0)
-        if isinstance(sample.size, int):
-            weight = torch.full(index.shape, 1.0 / sample.size, dtype=self.dtype, device=self.device)
+    def _with_replacement(
+        self, level: Level, where: Where, n: int, size: int | Tensor, largest: int, points: int | None, draws: Draws
+    ) -> Sample:
+        place, indices, longest = where
+        shape = (largest, points or 1)  # a lane's first rows are the same whatever the largest batch of its pack
+        index = draws.rows(f"rows_{level}", place, indices, shape, longest, n, self.device)
+        if points is None:
+            index = index[0]
+        if isinstance(size, int):
+            rows, each = Rows(index, self._equal_weights(level, index.shape)), size
         else:  # lanes with fewer data than the largest batch: the rest weighs nothing
-            on = torch.arange(largest, device=self.device) < sample.size
-            weight = (on.to(self.dtype) / sample.size).expand(index.shape)
-        if sample.points is None:
-            index, weight = index[0], weight[0]
-        return _with_rows(sample, Rows(index.contiguous(), weight))
+            on = torch.arange(largest, device=self.device) < size
+            rows, each = Rows(index, (on.to(self.dtype) / size).expand(index.shape)), None
+        return Sample(level, size, place, indices, longest, each, points, rows)
 
-    def _epoch(self, sample: Sample, n: int, size: int, draws: Draws) -> Sample:
-        epoch, start = self._passed[sample.level]
+    def _equal_weights(self, level: Level, shape: torch.Size) -> Tensor:
+        weight = self._equal.get(level)
+        if weight is None or weight.shape != shape:
+            weight = torch.full(shape, 1.0 / shape[-1], dtype=self.dtype, device=self.device)
+            self._equal[level] = weight
+        return weight
+
+    def _epoch(self, level: Level, where: Where, n: int, size: int, draws: Draws) -> Sample:
+        epoch, start = self._passed[level]
         stop = min(start + size, n)
-        self._passed[sample.level] = (epoch, stop) if stop < n else (epoch + 1, 0)
-        u = draws.uniform(f"epoch_{sample.level}", (), (epoch,), n, 1)
+        self._passed[level] = (epoch, stop) if stop < n else (epoch + 1, 0)
+        u = draws.uniform(f"epoch_{level}", (), (epoch,), n, 1)
         order = torch.from_numpy(np.argsort(u, axis=0, kind="stable")).T.to(self.device)
         index = order[:, start:stop].contiguous()
-        weight = torch.full(index.shape, 1.0 / index.shape[-1], dtype=self.dtype, device=self.device)
-        return _with_rows(sample, Rows(index, weight), size=int(index.shape[-1]))
+        taken = int(index.shape[-1])
+        return Sample(level, taken, *where, taken, rows=Rows(index, self._equal_weights(level, index.shape)))
 
-    def _block(self, sample: Sample, n: int, size: int, draws: Draws) -> Sample:
-        blocks = -(-n // size)
-        u = draws.uniform(f"block_{sample.level}", sample.place, sample.indices, 1, sample.longest)[0]
+    def _block(self, level: Level, where: Where, n: int, size: int, draws: Draws) -> Sample:
+        blocks, (place, indices, longest) = -(-n // size), where
+        u = draws.uniform(f"block_{level}", place, indices, 1, longest)[0]
         block = torch.from_numpy(np.minimum((u * blocks).astype(np.int64), blocks - 1)).to(self.device)
         index = block[:, None] * size + torch.arange(size, device=self.device)
         inside = index < n
         weight = inside.to(self.dtype) * (blocks / n)  # the mean over blocks is the full sum
-        sizes: int | Tensor = size if n % size == 0 else inside.sum(-1, keepdim=True)
-        return _with_rows(sample, Rows(index.clamp(max=n - 1), weight), size=sizes, block=block)
+        rows = Rows(index.clamp(max=n - 1), weight)
+        if n % size == 0:
+            return Sample(level, size, *where, size, rows=rows, block=block)
+        return Sample(level, inside.sum(-1, keepdim=True), *where, rows=rows, block=block)
 
     def blocks(self, level: Level, size: int, lanes: int) -> list[Sample]:
         if not isinstance(self.noise, FiniteSum):
             raise InvalidInput(f"blocks of {level} need a finite sum; this problem's noise is {self.noise}")
-        _check_size(level, size)
-        n, size = self._data(level), self._cut(level, size)
+        bounds_of(level, size)
+        n = self._data(level)
+        if size > n:
+            self._meter.note_cut(level, size)
+            size = n
         count = -(-n // size)
         out = []
         for number in range(count):
@@ -119,7 +133,8 @@ class Sampler:
             index = rows.expand(lanes, -1)
             weight = torch.full(index.shape, count / n, dtype=self.dtype, device=self.device)
             block = torch.full((lanes,), number, device=self.device)
-            out.append(Sample(level, index.shape[-1], (), (number,), 1, rows=Rows(index, weight), block=block))
+            taken = index.shape[-1]
+            out.append(Sample(level, taken, (), (number,), 1, taken, rows=Rows(index, weight), block=block))
         return out
 
     def spread(self, query: Query, arguments: tuple[Tensor, ...], xi: Sample) -> tuple[Tensor, ...]:
@@ -204,19 +219,17 @@ class Sampler:
         return vector
 
 
-def _with_rows(sample: Sample, rows: Rows, size: int | Tensor | None = None, block: Tensor | None = None) -> Sample:
-    return replace(sample, size=sample.size if size is None else size, rows=rows, block=block, noise={})
-
-
-def _check_size(level: str, size: int | Tensor) -> None:
+def bounds_of(level: str, size: int | Tensor) -> tuple[int, int]:
+    """The smallest and the largest size of a lane; one that is not a whole number from one on is refused."""
     wrong: object = size
     if isinstance(size, Tensor):
         bad = size[~((size >= 1) & (size == size.round()))] if size.is_floating_point() else size[size < 1]
         if len(bad) == 0:
-            return
+            low, high = size.aminmax()
+            return int(low), int(high)
         wrong = bad[0].item()
     elif isinstance(size, int) and size >= 1:
-        return
+        return size, size
     raise InvalidInput(
         f"a batch of {wrong} of {level}: ask for a whole number of samples, at least one; the exact answer needs no sample"
     )

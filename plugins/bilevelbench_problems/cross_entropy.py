@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, one_hot
+from torch.nn.functional import embedding, logsigmoid, one_hot
 
 from bilevelbench import Rows
 from bilevelbench_problems.common import spread
@@ -89,7 +89,7 @@ class Loss:
     def __init__(self, link: Softmax | Binary, A: Tensor, b: Tensor, dtype: torch.dtype) -> None:
         self.link, (self.n, self.p) = link, A.shape
         self.A, self.T, self.b = A.to(dtype), link.targets(b).to(dtype), b
-        self.At = self.A.T.contiguous()
+        self.At, self.T_rows = self.A.T.contiguous(), self.T.T.contiguous()
 
     def value(self, Y: Tensor, rows: Rows | None = None) -> Tensor:
         if rows is None:
@@ -129,7 +129,7 @@ class Loss:
 
     def _some(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Features (.., L, B, p) and targets (.., L, C, B) of these rows."""
-        return self.A[rows.index], self.T.T[rows.index].mT
+        return embedding(rows.index, self.A), embedding(rows.index, self.T_rows).mT
 
 
 @dataclass(frozen=True)

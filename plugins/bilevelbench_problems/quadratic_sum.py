@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from torch import Generator, Tensor
+from torch.nn.functional import embedding
 
 from bilevelbench import (
     Agents,
@@ -195,44 +196,51 @@ class _Sum:
         self.A, self.B, self.C, self.c, self.d = (t.to(dtype) for t in terms.means())
         self.Ct = self.C.T.contiguous()
         # one gather and one product for the three vectors that meet y, and for those that meet x
-        self.meets_y = torch.stack([terms.a, terms.q, terms.c], 1).to(dtype).repeat(copies, 1, 1)
-        self.meets_x = torch.stack([terms.b, terms.p, terms.d], 1).to(dtype).repeat(copies, 1, 1)
+        self.meets_y = torch.cat([terms.a, terms.q, terms.c], 1).to(dtype).repeat(copies, 1)
+        self.meets_x = torch.cat([terms.b, terms.p, terms.d], 1).to(dtype).repeat(copies, 1)
+        self.a, self.p, self.q = (t.to(dtype).repeat(copies, 1) for t in (terms.a, terms.p, terms.q))
 
     def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
         if rows is None:
             square = 0.5 * dot(y @ self.A, y) + 0.5 * dot(x @ self.B, x)
             return square + dot(x @ self.C, y) + dot(self.c, y) + dot(self.d, x)
-        ay, qy, cy = _products(self.meets_y[rows.index], y)
-        bx, px, dx = _products(self.meets_x[rows.index], x)
+        (_, (ay, qy, cy)), (_, (bx, px, dx)) = self._met(x, y, rows)
         return dot(rows.weight, 0.5 * ay * ay + 0.5 * bx * bx + px * qy + cy + dx)
 
     def in_y(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
         if rows is None:
             return y @ self.A + x @ self.C + self.c
-        vectors = self.meets_y[rows.index]
-        ay, _, _ = _products(vectors, y)
-        _, px, _ = _products(self.meets_x[rows.index], x)
+        (vectors, (ay, _, _)), (_, (_, px, _)) = self._met(x, y, rows)
         return _combined(vectors, rows, ay, px)
 
     def in_x(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
         if rows is None:
             return x @ self.B + y @ self.Ct + self.d
-        vectors = self.meets_x[rows.index]
-        bx, _, _ = _products(vectors, x)
-        _, qy, _ = _products(self.meets_y[rows.index], y)
+        (_, (_, qy, _)), (vectors, (bx, _, _)) = self._met(x, y, rows)
         return _combined(vectors, rows, bx, qy)
+
+    def gradient(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> tuple[Tensor, Tensor]:
+        if rows is None:
+            return self.in_x(x, y), self.in_y(x, y)
+        (of_y, (ay, qy, _)), (of_x, (bx, px, _)) = self._met(x, y, rows)
+        return _combined(of_x, rows, bx, qy), _combined(of_y, rows, ay, px)
+
+    def _met(self, x: Tensor, y: Tensor, rows: Rows) -> tuple[tuple[Tensor, tuple[Tensor, ...]], ...]:
+        """The vectors of some rows that meet y, (.., L, 3B, d), with their products with it; and those that meet x."""
+        pairs = ((self.meets_y, y), (self.meets_x, x))
+        return tuple(_products(embedding(rows.index, vectors), z) for vectors, z in pairs)
 
     def hvp(self, x: Tensor, y: Tensor, v: Tensor, rows: Rows | None = None) -> Tensor:
         if rows is None:
             return spread(v @ self.A, x, y)
-        a = self.meets_y[rows.index, 0]
+        a = embedding(rows.index, self.a)
         return spread(_sum(a, rows.weight * _times(a, v)), x, y)
 
     def jvp(self, x: Tensor, y: Tensor, v: Tensor, rows: Rows | None = None) -> Tensor:
         if rows is None:
             return spread(v @ self.Ct, x, y)
-        along = rows.weight * _times(self.meets_y[rows.index, 1], v)
-        return spread(_sum(self.meets_x[rows.index, 1], along), x, y)
+        along = rows.weight * _times(embedding(rows.index, self.q), v)
+        return spread(_sum(embedding(rows.index, self.p), along), x, y)
 
 
 def _functions(F: _Sum, G: _Sum) -> dict[str, Any]:
@@ -240,6 +248,8 @@ def _functions(F: _Sum, G: _Sum) -> dict[str, Any]:
     return {
         "f": F.value,
         "g": G.value,
+        "grad_f": F.gradient,
+        "grad_g": G.gradient,
         "grad_f_x": F.in_x,
         "grad_f_y": F.in_y,
         "grad_g_x": G.in_x,
@@ -261,17 +271,18 @@ def _sum(vectors: Tensor, weights: Tensor) -> Tensor:
     return (weights.unsqueeze(-2) @ vectors).squeeze(-2)
 
 
-def _products(vectors: Tensor, z: Tensor) -> tuple[Tensor, ...]:
-    """The three vectors of each row with z, (.., L, B) each."""
-    products: Tensor = _times(vectors.flatten(-3, -2), z).unflatten(-1, (-1, 3))
-    return products.unbind(-1)
+def _products(rows: Tensor, z: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Three vectors in each row, (.., L, B, 3d), one below the other; and the products of each with z, (.., L, B)."""
+    vectors = rows.reshape(*rows.shape[:-2], -1, z.shape[-1])
+    products: Tensor = _times(vectors, z).unflatten(-1, (-1, 3))
+    return vectors, products.unbind(-1)
 
 
 def _combined(vectors: Tensor, rows: Rows, first: Tensor, second: Tensor) -> Tensor:
     """Σ_b weight_b (first_b, second_b, 1) of the three vectors of each row."""
     first, second, one = torch.broadcast_tensors(first, second, torch.ones_like(rows.weight))
     weights = rows.weight.unsqueeze(-1) * torch.stack([first, second, one], -1)
-    return _sum(vectors.flatten(-3, -2), weights.flatten(-2))
+    return _sum(vectors, weights.flatten(-2))
 
 
 class _Levels:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -179,3 +182,107 @@ def test_rows_reach_the_function(point):
     table["hvp_g_yy"](*point, point[1], "rows")
     table["grad_g"](*point)
     assert seen == ["rows"] * 4 + [None]
+
+
+class Counted:
+    """A function that notes how often it is run."""
+
+    def __init__(self, function):
+        self.function, self.runs = function, 0
+
+    def __call__(self, x, y, *rows):
+        self.runs += 1
+        return self.function(x, y, *rows)
+
+
+def quartic(x, y):
+    return dot(y.square(), y.square()) + dot(x.tanh() * y, y) + dot(x, y)
+
+
+@pytest.fixture
+def quartics(normal):
+    """g that counts its runs, all queries of it, and a point."""
+    g = Counted(quartic)
+    return g, derive(quartic, g, {}), normal(4, 3), normal(4, 3)
+
+
+def fresh(query, x, y, *v):
+    """The answer of a table that has seen no other point."""
+    return derive(quartic, quartic, {})[query](x, y, *v)
+
+
+def test_products_at_one_point_share_one_run_of_the_function(quartics, normal):
+    g, table, x, y = quartics
+    for query in ("hvp_g_yy", "jvp_g_xy", "hvp_g_yy", "vp_g"):
+        v = normal(4, 3)
+        assert_same_bits(table[query](x, y, v), fresh(query, x, y, v))
+    assert g.runs == 1
+    table["hvp_g_yy"](x, y.clone(), v)
+    table["hvp_g_yy"](x, y, v)
+    assert g.runs == 3
+
+
+def test_a_point_that_was_changed_in_place_is_another_point(quartics, normal):
+    g, table, x, y = quartics
+    v = normal(4, 3)
+    for changed in (y, x):
+        table["vp_g"](x, y, v)
+        changed.mul_(2)
+        assert_same_bits(table["vp_g"](x, y, v), fresh("vp_g", x, y, v))
+    assert g.runs == 3  # the second round begins at the point of the first one's end
+
+
+def test_other_rows_are_another_point(normal):
+    g = Counted(lambda x, y, rows=None: (1.0 if rows is None else rows.factor) * quartic(x, y))
+    table, x, y, v = derive(quartic, g, {}), normal(4, 3), normal(4, 3), normal(4, 3)
+
+    class Rows:
+        def __init__(self, factor):
+            self.factor = factor
+
+    once, twice = Rows(1.0), Rows(2.0)
+    answers = [table["hvp_g_yy"](x, y, v, *rows) for rows in ((), (once,), (once,), (twice,))]
+    assert g.runs == 3
+    torch.testing.assert_close(answers[3], 2 * answers[0])
+
+
+class Saved:
+    """What a graph holds of a tensor."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor.detach()
+
+
+def test_the_graph_goes_with_its_point(normal):
+    held = weakref.WeakSet()
+
+    def pack(tensor):
+        saved = Saved(tensor)
+        held.add(saved)
+        return saved
+
+    def g(x, y):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
+            return dot(y.sin(), y.sin())
+
+    table, x, y, v = derive(g, g, {}), normal(4, 3), normal(4, 3), normal(4, 3)
+    table["hvp_g_yy"](x, y, v)
+    assert held
+    del y
+    gc.collect()
+    assert not held
+
+
+def test_an_answer_is_nobody_elses_tensor(normal):
+    """Of a bilinear g the product is v itself; whoever changes the answer in place must not change v."""
+    table = derive(dot, lambda x, y: dot(x, y) + 0.5 * dot(y, y), {})
+    x, y, v = normal(4, 3), normal(4, 3), normal(4, 3)
+    before = v.clone()
+    for query in ("jvp_g_xy", "hvp_g_yy"):
+        table[query](x, y, v).add_(1.0)
+    assert torch.equal(v, before)
+
+
+def assert_same_bits(a, b):
+    for left, right in zip(a if isinstance(a, tuple) else (a,), b if isinstance(b, tuple) else (b,), strict=True):
+        assert torch.equal(left, right)

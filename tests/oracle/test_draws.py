@@ -220,3 +220,20 @@ def test_the_extreme_hashes_give_uniforms_inside_the_open_interval(wanted):
 def test_fold_is_sensitive_to_the_order_of_the_address():
     assert fold("a", (1, 2)) != fold("a", (2, 1))
     assert fold("a", (0,)) != fold("a", (0, 0)) != fold("a", ())
+
+
+@pytest.mark.parametrize("seeds", [[7], [9, 3], [5, 2, 5, 9, 2, 2]], ids=["one", "unsorted", "shared"])
+@pytest.mark.parametrize("law", ["uniform", "normal"])
+def test_a_lane_has_the_numbers_of_its_seed_whoever_shares_it(law, seeds):
+    together = getattr(Draws(seeds), law)("rows", (1,), (4,), 6, 10)
+    for lane, seed in enumerate(seeds):
+        assert np.array_equal(together[:, lane], getattr(Draws([seed]), law)("rows", (1,), (4,), 6, 10)[:, 0])
+
+
+def test_numbers_of_rows_are_those_of_the_uniforms():
+    draws, n, B, points = Draws([3, 1, 3]), 13, 4, 2
+    for step in (5, 6, 40, 5):
+        u = draws.uniform("rows_g", (1,), (step,), B * points, 1 << 20)
+        rows = draws.rows("rows_g", (1,), (step,), (B, points), 1 << 20, n)
+        assert rows.shape == (points, 3, B)
+        assert np.array_equal(rows.numpy(), np.floor(u * n).reshape(B, points, 3).transpose(1, 2, 0))

@@ -699,3 +699,35 @@ def test_table_is_not_changed_in_place(normal):
     table, before = Table(rows), rows.clone()
     table.replace(torch.tensor([0, 1, 2, 0]), normal(4, 2))
     assert torch.equal(table.rows, before)
+
+
+@pytest.mark.parametrize("query", ["grad_g_y", "hvp_g_yy"])
+def test_a_batch_that_is_equal_in_all_lanes_is_one_number(sums, normal, query):
+    """Whether it is given as a number, as a parameter or for each lane: the same rows, weights, answers and bill."""
+    oracle, x, y = sums
+    parameter = sizes(3, 3, 3, 3)
+    oracle.remember(parameter)
+    samples = []
+    for size in (3, parameter, sizes(3, 3, 3, 3), sizes(3, 3, 3, 5)):
+        oracle.begin_step(1)
+        samples.append(oracle.sample_g(size))
+    assert [xi.each for xi in samples] == [3, 3, 3, None]
+    vector = (normal(4, y.shape[-1]),) if QUERIES[query].takes_vector else ()
+    answers, bills = [], []
+    for xi in samples:
+        before = oracle.meter.sample_columns()["second_order_samples" if vector else "first_order_samples"].copy()
+        answers.append(getattr(oracle, query)(x, y, *vector, xi))
+        bills.append(
+            oracle.meter.sample_columns()["second_order_samples" if vector else "first_order_samples"] - before
+        )
+    assert torch.equal(answers[0], answers[1])
+    assert torch.equal(answers[0], answers[2])
+    torch.testing.assert_close(answers[0][:3], answers[3][:3])  # another width, and so another order of adding
+    assert [bill.tolist() for bill in bills] == [[3] * 4] * 3 + [[3, 3, 3, 5]]
+
+
+def test_a_parameter_that_is_no_batch_is_refused_in_every_step(least_squares, door):
+    oracle, nothing = door(least_squares()), sizes(0, 0, 0, 0)
+    oracle.remember(nothing)
+    with pytest.raises(InvalidInput, match="a batch of 0 of g"):
+        oracle.sample_g(nothing)

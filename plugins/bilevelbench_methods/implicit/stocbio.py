@@ -14,6 +14,7 @@ is a uniformly random one.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -99,6 +100,8 @@ class StocBiO(Algorithm):
 
     def _sizes(self) -> Iterator[Tensor]:
         """n_1, n_2, ..."""
+        if bool((torch.as_tensor(self.shrink) == 1).all()):
+            yield from itertools.repeat(self.batch_h)
         exact, shrink = (torch.as_tensor(n, dtype=torch.float64) for n in (self.batch_h, self.shrink))
         while True:
             yield (exact - 1e-9).ceil().clamp(min=1).long()  # rounding up is no reason for one datum more

@@ -1,0 +1,209 @@
+"""Stochastic methods against the same in jitted JAX, whole stretches of steps compiled; float64, one thread.
+
+One trial over one compiled run, and one of 36 trials in a pack over it; steps with a mini-batch of 64 rows, or with all.
+The peer has its own random numbers, and makes the same step if it gets our rows. Processor time, ratios of minima, taken in
+turns within one run. Nothing is asserted about time here: the numbers go to summary.json. Needs `bilevelbench[peers]`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.setup import PreparedPack
+from bilevelbench.model.torch_state import default_dtype
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+jax = pytest.importorskip("jax", reason="the peers of this benchmark need JAX: pip install 'bilevelbench[peers]'")
+jax.config.update("jax_enable_x64", True)
+jnp = jax.numpy
+
+STEPS, BATCH = 20, 64
+PROBLEMS = {
+    "quadratic_sum": {"dim_x": 20, "dim_y": 10, "n": 256, "m": 256},
+    "logreg_digits": {},
+}
+METHODS = {
+    "soba": {"batch": BATCH, "power": 0.0},
+    "stocbio": {"eta_x": 1e-3},
+    "f2sa": {"batch": BATCH},
+    "f2ba": {"eta_x": 1e-3, "a_y": 0.1, "a_z": 0.1, "K": 10},
+}
+CASES = [
+    *(("quadratic_sum", method) for method in ("soba", "stocbio", "f2sa")),
+    *(("logreg_digits", method) for method in ("soba", "stocbio", "f2ba")),
+]
+
+
+def losses(problem: Any) -> tuple[Callable[..., Any], Callable[..., Any], int, int]:
+    """f and g of (x, y, rows) as means, and how many rows they have."""
+    if problem.name == "quadratic_sum":
+        g, f, _, _ = problem.draw()
+
+        def mean(terms: Any) -> Callable[..., Any]:
+            a, b, p, q, c, d = (jnp.asarray(t.numpy()) for t in (terms.a, terms.b, terms.p, terms.q, terms.c, terms.d))
+
+            def value(x: Any, y: Any, rows: Any) -> Any:
+                square = 0.5 * (a[rows] @ y) ** 2 + 0.5 * (b[rows] @ x) ** 2
+                return (square + (p[rows] @ x) * (q[rows] @ y) + c[rows] @ y + d[rows] @ x).mean()
+
+            return value
+
+        return mean(f), mean(g), problem.m, problem.n
+    (A, b), (A_val, b_val), _ = ([jnp.asarray(t.numpy()) for t in part] for part in problem._split())
+
+    def entropy(A: Any, b: Any, y: Any) -> Any:
+        scores = A @ y.reshape(10, -1).T
+        return (jax.nn.logsumexp(scores, axis=-1) - jnp.take_along_axis(scores, b[:, None], -1)[:, 0]).mean()
+
+    def upper(x: Any, y: Any, rows: Any) -> Any:
+        return entropy(A_val[rows], b_val[rows], y)
+
+    def lower(x: Any, y: Any, rows: Any) -> Any:
+        decay = 0.5 * problem.reg_scale * (jnp.exp(x) * (y.reshape(10, -1) ** 2).sum(0)).sum()
+        return entropy(A[rows], b[rows], y) + decay
+
+    return upper, lower, len(b_val), len(b)
+
+
+def loop(body: Callable[[Any, Any], Any], start: Any, over: Any) -> Any:
+    return jax.lax.scan(lambda at, rows: (body(at, rows), None), start, over)[0]
+
+
+class Peer:
+    """A method's step as a pure function of (x, y, third) and of `rows(level, count)`, which draws so many batches."""
+
+    def __init__(self, problem: Any, method: Any) -> None:
+        self.f, self.g, n_f, n_g = losses(problem)
+        self.method, self.size = method, {"f": n_f, "g": n_g}
+        self.f_x, self.f_y = jax.grad(self.f), jax.grad(self.f, 1)
+        self.g_x, self.g_y = jax.grad(self.g), jax.grad(self.g, 1)
+
+    def products(self, x: Any, y: Any, v: Any, rows: Any) -> Any:
+        """(J v, H v)."""
+        return jax.vjp(lambda x, y: self.g_y(x, y, rows), x, y)[1](v)
+
+    def soba(self, x: Any, y: Any, v: Any, rows: Callable[[str, int], Any]) -> Any:
+        m, (xi,), (zeta,) = self.method, rows("g", 1), rows("f", 1)
+        f_x, f_y = jax.grad(self.f, (0, 1))(x, y, zeta)
+        Jv, Hv = self.products(x, y, v, xi)
+        return x - m.b * (f_x - Jv), y - m.a * self.g_y(x, y, xi), v - m.a * (Hv - f_y)
+
+    def stocbio(self, x: Any, y: Any, v: Any, rows: Callable[[str, int], Any]) -> Any:
+        m = self.method
+        y = loop(lambda y, xi: y - m.a * self.g_y(x, y, xi), y, rows("g", m.D))
+        (zeta,), of_H, (of_J,) = rows("f", 1), rows("g", m.Q), rows("g", 1)
+        f_x, f_y = jax.grad(self.f, (0, 1))(x, y, zeta)
+
+        def term(sums: Any, xi: Any) -> Any:
+            r = sums[0] - m.eta_v * self.products(x, y, sums[0], xi)[1]
+            return r, sums[1] + r
+
+        _, s = loop(term, (f_y, f_y), of_H)
+        return x - m.eta_x * (f_x - self.products(x, y, m.eta_v * s, of_J)[0]), y, v
+
+    def f2sa(self, x: Any, y: Any, z: Any, rows: Callable[[str, int], Any]) -> Any:
+        m, of_g, of_f = self.method, rows("g", 2 * self.method.T_in), rows("f", self.method.T_in)
+        y, z = loop(partial(self.pair, x), (y, z), (of_g[::2], of_f, of_g[1::2]))
+        d = self.penalty(x, y, z, *rows("f", 1), *rows("g", 2))
+        return x - m.xi * (m.a_y / m.lam) * d, y, z
+
+    def f2ba(self, x: Any, y: Any, z: Any, rows: Callable[[str, int], Any]) -> Any:
+        of_f, of_g = (jnp.arange(self.size[level]) for level in "fg")
+        y, z = jax.lax.fori_loop(0, self.method.K, lambda _, at: self.pair(x, at, (of_g, of_f, of_g)), (y, z))
+        return x - self.method.eta_x * self.penalty(x, y, z, of_f, of_g, of_g), y, z
+
+    def pair(self, x: Any, at: Any, rows: Any) -> Any:
+        m, (y, z), (s1, s2, s3) = self.method, at, rows
+        U = self.f_y(x, y, s2) / m.lam + self.g_y(x, y, s3)
+        return y - m.a_y * U, z - m.a_z * self.g_y(x, z, s1)
+
+    def penalty(self, x: Any, y: Any, z: Any, s4: Any, s5: Any, s6: Any) -> Any:
+        return self.f_x(x, y, s4) + self.method.lam * (self.g_x(x, y, s5) - self.g_x(x, z, s6))
+
+    def step(self, state: Any, rows: Callable[[str, int], Any]) -> Any:
+        return getattr(self, self.method.name)(*state, rows)
+
+    @partial(jax.jit, static_argnums=0)
+    def run(self, state: Any, key: Any) -> Any:
+        """`STEPS` steps in one compiled loop, with rows of its own."""
+
+        def one(state: Any, key: Any) -> Any:
+            keys = iter(jax.random.split(key, 8))
+
+            def rows(level: str, count: int) -> Any:
+                return jax.random.randint(next(keys), (count, BATCH), 0, self.size[level])
+
+            return self.step(state, rows), None
+
+        return jax.lax.scan(one, state, jax.random.split(key, STEPS))[0]
+
+
+class Ours:
+    """The same steps of as many trials as lanes, padded as in a run."""
+
+    def __init__(self, instance: Any, method: Any, lanes: int) -> None:
+        self.pack = PreparedPack(instance.apart(), [method] * lanes, [0] * lanes, [1e15] * lanes, wide=True)
+        self.state = self.pack.init()
+
+    def __call__(self) -> None:
+        state = self.state
+        for k in range(1, STEPS + 1):
+            state = self.pack.step(k, state)
+            self.pack.check_counts()
+
+    def recorded(self) -> tuple[Any, dict[str, list[Any]]]:
+        """x after the first step, and the rows that it drew, by level."""
+        oracle, drawn = self.pack.oracle, {"f": [], "g": []}
+        for level in drawn:
+            draw = getattr(oracle, f"sample_{level}")
+
+            def kept(*given: Any, level: str = level, draw: Any = draw, **more: Any) -> Any:
+                xi = draw(*given, **more)
+                drawn[level].append(jnp.asarray(xi.rows.index[0].numpy()))
+                return xi
+
+            setattr(oracle, f"sample_{level}", kept)
+        x = self.pack.step(1, self.state).x[0]
+        for level in drawn:
+            delattr(oracle, f"sample_{level}")
+        return x, drawn
+
+
+def fastest(works: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
+    times = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for name, work in works.items():
+            start = time.process_time()
+            work()
+            times[name] = min(times[name], time.process_time() - start)
+    return times
+
+
+@pytest.mark.parametrize(("problem", "method"), CASES, ids=["-".join(case) for case in CASES])
+def test_against_jax(benchmark, summary, problem, method):
+    built = make(registry().problem(problem), PROBLEMS[problem])
+    with default_dtype(torch.float64):
+        instance = built.build()
+    settings = make(registry().algorithm(method), METHODS[method]).resolve(instance.constants)
+    peer, one, many = Peer(built, settings), Ours(instance, settings, 1), Ours(instance, settings, 36)
+    x0, y0 = (jnp.asarray(t.reshape(-1).numpy()) for t in (instance.x0, instance.y0))
+    state = (x0, y0, y0 if method.startswith("f2") else jnp.zeros_like(y0))
+    x, drawn = one.recorded()
+    theirs, _, _ = peer.step(state, lambda level, count: jnp.stack([drawn[level].pop(0) for _ in range(count)]))
+    np.testing.assert_allclose(x.numpy(), theirs, rtol=1e-8)  # the same step on the same rows
+    key = jax.random.key(0)
+    compiled = lambda: jax.block_until_ready(peer.run(state, key))  # noqa: E731
+    compiled()
+    times = benchmark.pedantic(fastest, args=({"one": one, "many": many, "jax": compiled},), rounds=1)
+    summary[f"jax_ratio_{problem}_{method}"] = times["one"] / times["jax"]
+    summary[f"jax_ratio_{problem}_{method}_lane_of_36"] = times["many"] / 36 / times["jax"]
