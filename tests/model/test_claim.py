@@ -67,7 +67,9 @@ def test_a_row_of_rates_finds_the_claim_of_its_table_or_the_one_that_is_in_none(
     assert claim(SPABA, setting="full").eps_exp == 3
     for cls, row in ((StocBiO, {"setting": "full"}), (SPABA, {"setting": "partial"})):
         with pytest.raises(InvalidInput, match=f"{cls.name} claims nothing for table 1, setting '{row['setting']}'"):
-            claim(cls, **row)
+            claim(cls, table=1, **row)
+    assert claim(StocBiO, setting="full").table == 2
+    assert claim(SPABA, setting="partial") is None
 
 
 def test_a_board_counts_it_where_it_holds() -> None:

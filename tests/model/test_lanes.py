@@ -153,7 +153,7 @@ def test_take_of_a_table_selects_the_lanes_of_rows_and_mean(normal):
 
 def test_take_of_a_sample_selects_rows_sizes_and_blocks():
     rows = Rows(torch.arange(8).reshape(4, 2), torch.arange(8.0).reshape(4, 2))
-    sample = Sample("g", torch.tensor([[1], [2], [3], [4]]), (1,), (0,), 1, None, rows, torch.arange(4))
+    sample = Sample("g", torch.tensor([[1], [2], [3], [4]]), (1,), (0,), 1, rows=rows, block=torch.arange(4))
     out = take(sample, lanes(2, 0))
     assert out.size.tolist() == [[3], [1]]
     assert out.rows.index.tolist() == [[4, 5], [0, 1]]
