@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bilevelbench
 from bilevelbench import InvalidInput
+from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.own_functions import own_problem
 from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.oracle.oracle import Oracle
@@ -171,22 +172,34 @@ def test_a_network_without_steps_or_constants(f, g, x0, y0, weights):
 
 @pytest.mark.slow  # its quick form is the test above
 def test_a_network_with_all_the_defaults_takes_seconds_and_little_beside_the_method(monkeypatch):
-    spent = []
+    """Seconds of the processor: on a machine that others use as well the clock says more of them."""
+    spent, inside = [0.0], []
 
-    def timed(self, contenders, search=Search.__call__):
-        began = time.perf_counter()
-        found = search(self, contenders)
-        spent.append(time.perf_counter() - began)
-        return found
+    def timed(owner, name):
+        work = getattr(owner, name)
 
-    monkeypatch.setattr(Search, "__call__", timed)
-    began, busy = time.perf_counter(), time.process_time()
+        def call(*arguments):
+            if inside:  # the steps of the search are the search's
+                return work(*arguments)
+            inside.append(name)
+            began = time.process_time()
+            try:
+                return work(*arguments)
+            finally:
+                spent[0] += time.process_time() - began
+                inside.pop()
+
+        monkeypatch.setattr(owner, name, call)
+
+    timed(Search, "__call__")
+    timed(PreparedPack, "step")
+    busy = time.process_time()
     got = bilevelbench.solve(module_f, module_g, {"weights": ZERO}, network(), data_f=VALID, data_g=TRAIN)
-    took, worked = time.perf_counter() - began, time.process_time() - busy
+    worked = time.process_time() - busy
     assert got.steps == 1000
     assert got.f < 0.5 * trained(ZERO)
     assert worked < 30
-    assert took - sum(spent) - got.curve["seconds"].iloc[-1] < 0.1 * took
+    assert worked - spent[0] < 0.1 * worked
 
 
 def test_a_search_among_methods_that_sample():
@@ -227,7 +240,9 @@ def test_batches_are_counted_in_samples():
     ("method", "sizes"), [("f2bsa", {"B_in", "B_out"}), ("soba", {"batch"}), ("pzobo_s", {"batch_f", "batch_g"})]
 )
 def test_a_batch_reaches_every_size_that_a_method_has(method, sizes):
-    got = solve_sampled(algorithm=method, eta_x=None if method == "soba" else 1.0, batch=7, b=0.1 if method == "soba" else None)
+    got = solve_sampled(
+        algorithm=method, eta_x=None if method == "soba" else 1.0, batch=7, b=0.1 if method == "soba" else None
+    )
     assert {got.params[name] for name in sizes} == {7}
     assert got.status == "budget"
 
@@ -247,9 +262,7 @@ def test_same_seed_same_bits():
 
 
 def test_an_epoch_takes_every_row_once_in_an_order_of_its_lane():
-    own = own_problem(
-        module_f, module_g, {"weights": ZERO}, line_at_zero(), data_f=VALID, data_g=TRAIN, order="epoch"
-    )
+    own = own_problem(module_f, module_g, {"weights": ZERO}, line_at_zero(), data_f=VALID, data_g=TRAIN, order="epoch")
     oracle = Oracle(own.instance, frozenset({"grad_g_y"}), [3, 4])
     sizes = torch.full((2, 1), 7)
     for step in range(2):
