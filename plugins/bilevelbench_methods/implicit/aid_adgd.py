@@ -11,9 +11,9 @@ and forth between two sides of a valley sees a d that changes by much, and slows
 
 Our choices: a truncated Newton step (`newton_step`) for y, since x-steps that grow leave behind a y that follows by gradient
 descent (`lower = gd`: D steps of it, as in AID); theta = 1 at the start, so that no step is more than 1.62 times the one
-before, where the paper's second step may have any length; where |d| has not doubled, no step is less than half of the one before, since
-d also changes as y and v become more accurate, which would say of a short step that it was too long, and so on; where x has
-not moved the step stays.
+before, where the paper's second step may have any length; where |d| has not doubled, no step is less than half of the one
+before, since d also changes as y and v become more accurate, which would say of a short step that it was too long, and so on;
+where x has not moved the step stays.
 """
 
 from __future__ import annotations
