@@ -2,13 +2,14 @@
 
     python benchmarks/auto_portfolio.py                       all nine; --only quadratic --only ridge for some
 
-By hand: every method of `BY_HAND` gets 36 settings, drawn from the grid of `bilevelbench tune`, and the budget. The target is
-`FRACTION` of the largest decrease of phi among all of these runs: the best by hand gets there on every problem, whatever
-`auto` does. Points where the evaluator could not solve for phi do not count on either side. What counts is the cost at which a run is first there, in the best setting of the best method.
+By hand: every method of `EXACT`, and on problems with data of `BY_HAND`, gets 36 settings, drawn from the grid of `bilevelbench
+tune`, and the budget. The target is `FRACTION` of the largest decrease of phi among all of these runs: the best by hand gets
+there on every problem, whatever `auto` does. Points where the evaluator could not solve for phi do not count on either side.
+What counts is the cost at which a run is first there, in the best setting of the best method.
 
-`auto` is one call of `solve` with nothing but the budget; its cost includes its search, and phi at the points that it visits is
-found afterwards by the evaluator that has looked at the runs by hand. `ratio` is one cost over the other, and `with both searches`
-has the cost of the search by hand as well, which nobody has for nothing.
+`auto` is one call of `solve` with nothing but the budget; its cost includes its search, and phi at the points that it visits
+is found afterwards by the evaluator that has looked at the runs by hand. `ratio` is one cost over the other, and `with both
+searches` has the cost of the search by hand as well, which nobody has for nothing.
 
 The runs by hand are stored in build/auto_portfolio, and what is there is not run again; --hand runs nothing else.
 """

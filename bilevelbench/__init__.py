@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from bilevelbench.model.lanes import over_points as over_points
     from bilevelbench.model.linear_solvers import Unmetered as Unmetered
     from bilevelbench.model.linear_solvers import conjugate_gradient as conjugate_gradient
-    from bilevelbench.model.linear_solvers import newton_step as newton_step
     from bilevelbench.model.linear_solvers import neumann_sum as neumann_sum
+    from bilevelbench.model.linear_solvers import newton_step as newton_step
     from bilevelbench.model.linear_solvers import richardson as richardson
     from bilevelbench.model.noise import Additive as Additive
     from bilevelbench.model.noise import Affine as Affine

@@ -122,8 +122,9 @@ def solve(
     x0 and y0 are tensors, nested dicts, lists or tuples of them, or modules; f and g see that shape, a module with its
     parameters replaced. With `data_f` and `data_g` (tensors, a Dataset or a DataLoader) f and g take a batch as their third
     argument and return the mean over its rows; a method that samples draws `batch` rows a call, by default as many as a
-    DataLoader among the data would, independently or, with `order="epoch"`, in shuffled passes over the data. Without `constants` the largest curvature of g in y is estimated at the start (marked
-    so, and not counted), from which methods take their lower-level steps.
+    DataLoader among the data would, independently or, with `order="epoch"`, in shuffled passes over the data. Without
+    `constants` the largest curvature of g in y is estimated at the start (marked so, and not counted), from which methods
+    take their lower-level steps.
 
     `seconds` is for the whole call; a step that has begun is finished. `evaluate` says when the lower level is solved for phi:
     "auto" spends at most a tenth of the time on it, of short runs half a second on the way and half a second at the answer;

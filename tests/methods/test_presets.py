@@ -237,7 +237,7 @@ def test_method_whose_steps_are_all_given_needs_no_constant(text):
 @pytest.mark.parametrize("name", METHODS)
 def test_preset_names_the_constant_that_it_lacks(name, preset):
     if name in {"from_theory": THEORY, "from_rate": RATE, "from_horizon": HORIZON}[preset]:
-        with pytest.raises(MissingConstant, match=r"problem 'bare' declares no constant '(L_g|L_f|mu|L_phi)'"):
+        with pytest.raises(MissingConstant, match=r"problem 'bare' declares no constant '(L_g|L_f|mu|L_phi|dim_x)'"):
             getattr(cls(name), preset)(Constants({}, "bare"), 10)
 
 

@@ -5,14 +5,15 @@
     eta_k <- min(sqrt(1 + theta) eta_{k-1},  |x_k - x_{k-1}| / (2 |d_k - d_{k-1}|));   theta <- eta_k/eta_{k-1}
     x_{k+1} <- x_k - eta_k d_k
 
-from eta_0 = eta_x and theta = 0. The step is that of Malitsky, Mishchenko, "Adaptive gradient descent without descent", ICML
+from eta_0 = eta_x and theta = 1. The step is that of Malitsky, Mishchenko, "Adaptive gradient descent without descent", ICML
 2020, for a convex function with exact gradients; with the estimates d no rate is claimed. It costs no call. An x that goes back
 and forth between two sides of a valley sees a d that changes by much, and slows down.
 
-Our choices: a truncated Newton step (`newton_step`) for y, since steps that grow leave behind a y that follows by gradient descent
-(`lower = gd`: D steps of it, as in AID); theta = 0 at the start, so that no step is more than 1.62 times the one before, where the paper's second step may
-have any length; where |d| has not doubled, no step is less than half of the one before, since d also changes as y and v become
-more accurate, which would say of a short step that it was too long, and so on; where x has not moved the step stays.
+Our choices: a truncated Newton step (`newton_step`) for y, since x-steps that grow leave behind a y that follows by gradient
+descent (`lower = gd`: D steps of it, as in AID); theta = 1 at the start, so that no step is more than 1.62 times the one
+before, where the paper's second step may have any length; where |d| has not doubled, no step is less than half of the one
+before, since d also changes as y and v become more accurate, which would say of a short step that it was too long, and so on;
+where x has not moved the step stays.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class AIDAdGD(aid.AID):
         eta = self.eta_x * torch.ones_like(x0[..., :1])
         zero = torch.zeros_like(x0)
         return State(
-            x=x0, y=y0, v=torch.zeros_like(y0), k=0, last_x=x0, last_d=zero, eta=eta, theta=torch.zeros_like(eta)
+            x=x0, y=y0, v=torch.zeros_like(y0), k=0, last_x=x0, last_d=zero, eta=eta, theta=torch.ones_like(eta)
         )
 
     def step(self, s: aid.State, oracle: Oracle) -> State:
