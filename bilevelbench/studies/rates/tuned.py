@@ -1,7 +1,7 @@
 """Preset `tuned`: at every value of the grid the x-step that takes the fewest calls, and what a longer one does.
 
 A search by doubling from the row's own start, upwards while it pays and downwards while nothing gets there, then a second one
-by fourth roots of two between the best step and its double. Each try may take as many steps as the best so far: what takes
+by eighth roots of two between the best step and its double. Each try may take as many steps as the best so far: what takes
 more is not better. The value's own results decide what is tried next, so a search that was stopped goes on where it was.
 """
 
@@ -21,7 +21,7 @@ from bilevelbench.studies.rates.suite import RateRow, RateSuite
 Run = Callable[[Sequence[Trial]], Results]
 
 _FURTHEST = 20  # doublings in each direction
-_BETWEEN = (0.25, 0.5, 0.75)
+_BETWEEN = tuple(i / 8 for i in range(1, 8))
 
 
 @dataclass
