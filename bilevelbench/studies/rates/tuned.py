@@ -61,14 +61,14 @@ class _Search:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedRow:
     """The trials of the best x-steps, and a sentence on those and on longer ones."""
 
     points: list[Point]
     told: str
 
 
-def search(row: RateRow, suite: RateSuite, registry: Registry, run: Run) -> Tuned:
+def search(row: RateRow, suite: RateSuite, registry: Registry, run: Run) -> TunedRow:
     """All values of the grid at once, one round of tries after the other."""
     searches = [_Search(value) for value in row.grid()]
     kept: dict[tuple[float, float], list[Point]] = {}
@@ -82,7 +82,7 @@ def search(row: RateRow, suite: RateSuite, registry: Registry, run: Run) -> Tune
     points: list[Point] = []
     for s in searches:
         points += kept[s.value, s.best if s.best is not None else min(s.tried)]
-    return Tuned(points, _told(row, searches))
+    return TunedRow(points, _told(row, searches))
 
 
 def _plan(row: RateRow, suite: RateSuite, registry: Registry, s: _Search, power: float) -> list[Point]:
