@@ -69,7 +69,7 @@ def check(cases, preloaded: str) -> None:
             assert one["capability"] == "DEFAULT"  # the variable is read after the fork
 
 
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("maker", ["intel", pytest.param("another", marks=pytest.mark.slow)])
 def test_promise_holds_in_some_modes(makers, maker):
     check(QUICK[maker], makers[maker])
 

@@ -184,6 +184,7 @@ def cluster(folder, *options):
         assert gone(family)
 
 
+@pytest.mark.slow  # above, a cluster is made and used always
 def test_a_cluster_that_is_there(tmp_path, undisturbed):
     """Its worker has a nanny and two threads; the results come back and its processes go."""
     with cluster(tmp_path, "--nthreads", "2") as (address, scheduler, worker):

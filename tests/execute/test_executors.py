@@ -219,6 +219,7 @@ def scheduler(tmp_path_factory):
         yield address
 
 
+@pytest.mark.slow  # test_dask.py runs trials there always
 def test_tune_gives_the_same_on_dask(scheduler, tmp_path):
     code, out, err = cli(*TUNE, "--executor", "dask", "--scheduler", scheduler, "-o", tmp_path / "dask")
     assert (code, err) == (0, "")

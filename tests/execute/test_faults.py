@@ -126,6 +126,7 @@ def small_disk(path, kilobytes):
         subprocess.run(["umount", "-l", str(path)], check=True)
 
 
+@pytest.mark.slow  # tests/results/test_store.py meets such a disk always
 def test_a_full_disk(tmp_path, undisturbed):
     folder = tmp_path / "disk"
     with small_disk(folder, kilobytes=160):
@@ -144,7 +145,7 @@ def test_a_full_disk(tmp_path, undisturbed):
         assert_complete(folder, undisturbed)
 
 
-@pytest.mark.slow  # a full disk is met always
+@pytest.mark.slow  # tests/results/test_store.py meets such a file system always
 def test_files_that_may_not_grow(tmp_path, undisturbed):
     """A limit that needs no rights of an administrator; here it is met by every pack."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -224,6 +225,7 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
     assert load_results(tmp_path / "out").curve["seconds"].between(0, 60).all()
 
 
+@pytest.mark.slow  # the gallery has an endless loop
 def test_a_method_that_never_gives_the_interpreter_back(tmp_path, monkeypatch):
     """It hangs inside C, where no thread of its process runs, while the clock jumps; its neighbours go on."""
     held = METHOD.replace("time.sleep(10**6)", "import ctypes; [ctypes.PyDLL(None).pause() for _ in iter(int, 1)]")

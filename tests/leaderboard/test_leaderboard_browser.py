@@ -382,7 +382,7 @@ OVERFLOW = """() => {
 }"""
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), pytest.param(1280, "light", marks=pytest.mark.slow)])
 def test_nothing_overflows_on_any_page(watch, site, width, scheme):
     watched = watch(width, color_scheme=scheme)
     page = watched.context.new_page()

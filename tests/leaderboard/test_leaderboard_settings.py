@@ -222,7 +222,7 @@ def test_every_method_stands_where_it_has_a_claim():
             assert wanted <= {key for key in wanted if name in standing[key]}, f"{name} is missing from {wanted}"
 
 
-@pytest.mark.whole
+@pytest.mark.slow  # the suites themselves are looked at always
 def test_each_suite_makes_its_board_with_each_method_once(boards):
     text = (boards / "site" / "index.html").read_text("utf-8")
     for name, path in SUITES.items():
@@ -239,7 +239,7 @@ def test_each_suite_makes_its_board_with_each_method_once(boards):
     )
 
 
-@pytest.mark.whole
+@pytest.mark.slow  # the suites themselves are looked at always
 @pytest.mark.parametrize("name", ["partial", "full"])
 def test_who_stands_where_there_is_noise_samples(boards, name):
     """An exact answer costs as little as one sample: a method that asks for it would win, having met no noise."""

@@ -70,7 +70,7 @@ def assert_equal(ours, theirs) -> None:
     assert np.abs(theirs[-1][0] - theirs[0][0]).max() > 1e-3  # they went somewhere
 
 
-@pytest.mark.parametrize("agents", [4, 1, 2])
+@pytest.mark.parametrize("agents", [2, 1, pytest.param(4, marks=pytest.mark.slow)])
 def test_f2ba_over_agents_is_f2ba_on_the_mean(agents):
     assert_equal(*both(f"dist_f2ba[{F2BA}]", shared(agents), STEPS))
 

@@ -60,7 +60,7 @@ def test_markdown_has_results_ranking_and_the_tables_of_the_paper(folder):
     ],
 )
 def test_a_folder_takes_tables_and_figures(folder, tmp_path, format_, files, monkeypatch):
-    monkeypatch.setattr(write, "save_figures", lambda report, place: place.mkdir())
+    monkeypatch.setattr("bilevelbench.report.figures.save.save_figures", lambda report, place: place.mkdir())
     said = write_report(read_report(folder), format_, folder, tmp_path / "out")
     assert {p.name for p in (tmp_path / "out").iterdir()} == files | {"figures"}
     assert "figures: " in said

@@ -18,7 +18,13 @@ QUICK_FORM = {
 }
 
 
-@pytest.mark.parametrize("name", registry().algorithms)
+#: Methods whose single steps make thousands of calls; tests/methods looks at each of these always.
+LABORIOUS = ("f3bsa",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LABORIOUS else ()) for name in registry().algorithms]
+)
 def test_method(name: str) -> None:
     assert_conforms(registry().algorithms[name].value)
 
