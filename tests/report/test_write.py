@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report import booktabs, write
+from bilevelbench.report import booktabs
 from bilevelbench.report.analysis import rates
 from bilevelbench.report.analysis.summary import summary
 from bilevelbench.report.contents import read_report
