@@ -7,6 +7,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.whole
+
 # Each step with the packages that may not be there after it; in one process, from the lightest to the heaviest.
 STEPS = """
 import contextlib, io, json, sys

@@ -30,6 +30,8 @@ from bilevelbench.report.text import printable
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.results.store import Store
 
+pytestmark = pytest.mark.whole
+
 EMPTY = Results(runs_frame([]), curve_frame([]), [])
 
 
@@ -320,7 +322,6 @@ def test_the_server_serves_the_site_and_nothing_else(site, tmp_path):
         one.server_close()
 
 
-@pytest.mark.whole
 def test_building_never_imports_torch(tmp_path):
     results = make_results({"a": (1, 0, 1.0)}, {"p": {}}, 2)
     Store(tmp_path / "store").add(results.runs, results.curve, {})
@@ -339,7 +340,6 @@ def test_building_never_imports_torch(tmp_path):
 # ---- a large board
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize(("problems", "seeds"), [(4, 2), pytest.param(20, 10, marks=pytest.mark.slow)])
 def test_a_board_of_50_methods(tmp_path, record_property, problems, seeds):
     methods = {f"method_{n:02}": (1 + n % 7, n % 3, 0.2 + 0.04 * n) for n in range(50)}

@@ -20,6 +20,8 @@ from bilevelbench.studies.rates.plan import plan_row, plan_weakened
 from bilevelbench.studies.rates.study import run_rates
 from bilevelbench.studies.rates.suite import RateRow, RateSuite
 
+pytestmark = pytest.mark.whole
+
 KEYS = {
     "table", "method", "setting", "claimed", "measured", "low", "high", "measured_steps", "eps_max", "eps_min", "seeds",
     "verdict",
@@ -47,7 +49,6 @@ def suite(*rows: RateRow) -> RateSuite:
 LAM4 = {"text": "lam = 4", "params": {"lam": 4.0}}
 
 
-@pytest.mark.whole
 def test_f2ba_costs_the_square_of_one_over_eps_and_needs_its_penalty():
     row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.035), seeds=4, weakened=LAM4)
     (found,) = run_rates(suite(row), registry(), run)
@@ -166,7 +167,6 @@ def saddle_suite(*rows: RateRow) -> RateSuite:
     return RateSuite(title="short", problem_params=params, first_seed=7, row=rows)
 
 
-@pytest.mark.whole
 def test_second_order_rule_waits_until_the_saddle_is_left():
     no_kicks = {"text": "no kicks", "params": {"eps": 1e-12}}
     row = RateRow(method="pf2ba", table=3, rule="second_order", eps=(0.1, 0.05), seeds=4, weakened=no_kicks)

@@ -14,6 +14,8 @@ from bilevelbench.errors import InvalidInput
 from bilevelbench.studies.rates.own import Asked, own_suite
 from bilevelbench.studies.rates.plan import plan_row
 
+pytestmark = pytest.mark.whole
+
 METHOD = '''
 """Gradient descent with the exact hypergradient of a problem whose lower level is y = x."""
 

@@ -35,6 +35,8 @@ from bilevelbench.results.tables import load_results
 from bilevelbench.studies.tuning.record import best_suite, suite_toml, tuning_record, write_tuning
 from bilevelbench.studies.tuning.study import run_tuning
 
+pytestmark = pytest.mark.whole
+
 HERE = Execution(jobs=0)
 SMALL = ["-p", "quadratic[dim_x=5,data_seed=0,1]", "--budget", "300", "--jobs", "0"]
 
@@ -279,7 +281,6 @@ def test_the_same_command_finds_everything_done(folder):
     assert (folder / "best.toml").read_bytes() == before
 
 
-@pytest.mark.whole
 def test_an_interrupted_search_goes_on_to_the_same_choice(tmp_path):
     suite = plan("f2ba", "aid", search="halving", trials=9, cost=3000)
     rounds = 0
@@ -313,7 +314,6 @@ def test_default_and_tuned_may_share_a_folder(folder, tmp_path):
     assert len(material.results["tuned"].runs) == 4
 
 
-@pytest.mark.whole
 def test_the_figure_is_written_and_reported(folder, tmp_path):
     for name in ("sensitivity-1.svg", "sensitivity-1.png"):
         assert (folder / name).stat().st_size > 1000
