@@ -26,7 +26,7 @@ test: $(VENV)/.test
 
 # Whole clusters, every processor mode, fresh environments: each has a quick form in `make test`.
 test-slow: $(VENV)/.test
-	$(PYTEST) $(ALL_CORES) -m slow
+	$(PYTEST) $(ALL_CORES) -m "slow and not long"
 
 # What a change is tried with while it is being written: what runs in this process, and of a parametrised test its first case.
 test-quick: $(VENV)/.test
