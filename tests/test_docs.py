@@ -72,7 +72,14 @@ def command(arguments: list[str]) -> tuple[int, str]:
     return code, printed.getvalue()
 
 
-@pytest.mark.parametrize("page", [name for name, found in PAGES.items() if found])
+#: Pages that start clusters or search for long; what they show is tested by itself.
+SLOW = ("docs/clusters.md", "docs/internet-scale.md", "docs/how-to-tune-fairly.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name, found in PAGES.items() if found],
+)
 def test_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ran = list(run_blocks(PAGES[page], command))

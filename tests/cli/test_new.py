@@ -51,7 +51,7 @@ def test_the_command_runs_a_loose_file(tmp_path):
     assert "my_first" in done.stdout
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["method", pytest.param("problem", marks=pytest.mark.slow)])
 def test_distribution(kind, tmp_path):
     """The files are there, pyproject names the entry point, and the plugin's own test passes from its own folder."""
     root = new_plugin(kind, "my_first", folder=tmp_path)

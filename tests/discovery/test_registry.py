@@ -135,7 +135,7 @@ def test_installed_plugins_are_found_and_broken_ones_are_named(site):
     assert not any("Traceback" in line for line in warnings)
 
 
-@pytest.mark.whole
+@pytest.mark.slow  # tests/testing/test_thirdparty.py runs one always
 def test_an_installed_method_runs_in_a_worker_process(site, tmp_path):
     done = bilevelbench(site, "run", "-a", "acme_gd", "-p", "quadratic", "--steps", 3, "--jobs", 1, "-o", tmp_path)
     assert done.returncode == 0, done.stderr

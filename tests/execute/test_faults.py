@@ -95,6 +95,7 @@ def test_two_hundred_random_kills_over_three_hundred_trials(tmp_path):
     kill_and_compare(tmp_path, trials=300, kills=200)
 
 
+@pytest.mark.slow  # test_kill.py kills once always
 def test_a_trial_whose_worker_is_killed_by_somebody_else_is_not_blamed(tmp_path):
     """Killed twice and then left alone, it gives the numbers that it would have given."""
     once = METHOD.replace(
@@ -185,7 +186,8 @@ def test_a_truncated_file(tmp_path, undisturbed):
 # ---------------------------------------------------------------------------------------------------- other runs
 
 
-@pytest.mark.parametrize("one_is_killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow  # two writers share a store in tests/results/test_store.py always
+@pytest.mark.parametrize("one_is_killed", [False, True])
 def test_two_runs_into_one_folder(tmp_path, undisturbed, one_is_killed):
     runs = [start(tmp_path, 1) for _ in range(2)]
     if one_is_killed:

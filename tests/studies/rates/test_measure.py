@@ -167,6 +167,7 @@ def saddle_suite(*rows: RateRow) -> RateSuite:
     return RateSuite(title="short", problem_params=params, first_seed=7, row=rows)
 
 
+@pytest.mark.slow  # tests/methods/test_saddles.py has such runs always
 def test_second_order_rule_waits_until_the_saddle_is_left():
     no_kicks = {"text": "no kicks", "params": {"eps": 1e-12}}
     row = RateRow(method="pf2ba", table=3, rule="second_order", eps=(0.1, 0.05), seeds=4, weakened=no_kicks)
