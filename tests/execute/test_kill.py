@@ -80,15 +80,20 @@ def stop(process, number):
 def workers(process):
     """The processes below this one that take packs, and Dask's workers; not the helpers that multiprocessing keeps."""
     try:
-        return [p for p in psutil.Process(process.pid).children(recursive=True) if is_worker(p)]
+        below = psutil.Process(process.pid).children(recursive=True)
     except psutil.Error:
         return []
+    return [p for p in below if is_worker(p)]
 
 
 def is_worker(process):
-    """Started afresh, or forked by the server that has the same command."""
-    command = " ".join(process.cmdline())
-    return "spawn_main" in command or ("forkserver" in command and process.parent().cmdline() == process.cmdline())
+    """Started afresh, or forked by the server that has the same command; one that has just ended is none."""
+    try:
+        command, above = process.cmdline(), process.parent()
+        is_fork = "forkserver" in " ".join(command) and above is not None and above.cmdline() == command
+    except psutil.Error:
+        return False
+    return is_fork or "spawn_main" in " ".join(command)
 
 
 def assert_finished(folder, undisturbed, before):
