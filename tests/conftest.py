@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -29,6 +30,12 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     if isinstance(val, bytes) and not val.isascii():
         raise pytest.UsageError(f"Give the cases of {argname!r} names with ids=; this one is {val!r}.")
     return None
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Thousands of tests and the modules behind them stay: the collector need not look through them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

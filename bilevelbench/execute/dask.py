@@ -15,6 +15,7 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -126,13 +127,18 @@ class DaskExecutor(Executor):
         for future in ready:
             pack = waiting.pop(future.key)
             if future.cancelled():
-                raise BilevelbenchError(
-                    f"the Dask scheduler was lost while packs ran {self.where(len(packs))}; what was finished is stored, and "
-                    "the same command continues from there when the scheduler is back"
-                )
-            error = future.exception()
+                raise self._without_scheduler(len(packs))
+            try:
+                error = future.exception()
+                answer: Any = None if error is not None else future.result()
+            except (
+                OSError,
+                CancelledError,
+                asyncio.CancelledError,
+            ) as broken:  # it went while it handed over the answer
+                raise self._without_scheduler(len(packs)) from broken
             if error is None:
-                yield from _stored(future.result(), store)
+                yield from _stored(answer, store)
             elif isinstance(error, KilledWorker):
                 again = retry.again(pack, killed=True)  # Dask blames also what only waited at a worker that died
                 for part in again:
@@ -145,6 +151,12 @@ class DaskExecutor(Executor):
                     "bilevelbench, its plugins and Dask there as here"
                 )
             future.release()
+
+    def _without_scheduler(self, packs: int) -> BilevelbenchError:
+        return BilevelbenchError(
+            f"the Dask scheduler was lost while packs ran {self.where(packs)}; what was finished is stored, and the same "
+            "command continues from there when the scheduler is back"
+        )
 
 
 def _loss(error: KilledWorker) -> str:

@@ -16,6 +16,7 @@ import dask
 import distributed  # noqa: F401 (its settings: a fixture that changes one would take all of them away at its end)
 import psutil
 import pytest
+from distributed.comm.core import CommClosedError
 from helpers import assert_same, of
 from helpers import trial as named_trial
 from test_kill import COMMAND, PACKS, TRIALS, here, start, stop, stored, wait_for, workers
@@ -214,6 +215,36 @@ def test_a_scheduler_that_dies_is_a_sentence(tmp_path):
         with pytest.raises(BilevelbenchError, match=r"the Dask scheduler was lost .* what was finished is stored"):
             list(running)
         assert 1 <= len(store.done()) < len(slow)
+
+
+def test_a_scheduler_that_goes_while_it_hands_over_an_answer_is_the_same_sentence(monkeypatch, tmp_path):
+    class Answer:
+        key = "only"
+
+        def cancelled(self):
+            return False
+
+        def exception(self):
+            return None
+
+        def result(self):
+            raise CommClosedError("Connection reset by peer")
+
+    class Client:
+        loop = None
+
+        def submit(self, *_, key):
+            Answer.key = key
+            return Answer()
+
+    class Ready(list):
+        add = list.append
+
+    monkeypatch.setattr("bilevelbench.execute.dask.as_completed", lambda **_: Ready())
+    executor = Execution("dask", scheduler="tcp://127.0.0.1:1").open(registry())
+    pack = (named_trial("f2ba", "quadratic", steps=1),)
+    with pytest.raises(BilevelbenchError, match="the Dask scheduler was lost while packs ran"):
+        list(executor._run(Client(), [pack], Store(tmp_path)))
 
 
 # ---------------------------------------------------------------------------------------------------- mistakes

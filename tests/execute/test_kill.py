@@ -161,6 +161,7 @@ def test_ctrl_c(tmp_path, undisturbed):
     assert_finished(tmp_path, undisturbed, before)
 
 
+@pytest.mark.slow  # above, they have started
 def test_ctrl_c_while_workers_are_starting(tmp_path):
     process = start(tmp_path, jobs=2)
     for line in process.stdout:  # said before the first worker is started

@@ -546,17 +546,17 @@ def test_reading_writes_nothing_and_reports_problems(ours):
     assert set(ours.folder.rglob("*")) < set(before)
 
 
-@pytest.mark.whole
-def test_five_hundred_packs(ours, monkeypatch):
+@pytest.mark.parametrize("packs", [50, pytest.param(500, marks=pytest.mark.slow)])
+def test_many_packs(ours, monkeypatch, packs):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # not what is tested here
     runs, curve = frames("x")
-    for i in range(500):
+    for i in range(packs):
         ours.add(runs.assign(trial_id=f"t{i:03}", seed=i), curve.assign(trial_id=f"t{i:03}"), RECORD)
-    assert len(ours.done()) == 500
+    assert len(ours.done()) == packs
     loaded = ours.publish()
-    assert loaded.runs["seed"].tolist() == list(range(500))
-    assert loaded.curve["step"].tolist() == [0, 1, 2] * 500
-    assert pq.read_table(ours.folder / "curve.parquet").num_rows == 1500
+    assert loaded.runs["seed"].tolist() == list(range(packs))
+    assert loaded.curve["step"].tolist() == [0, 1, 2] * packs
+    assert pq.read_table(ours.folder / "curve.parquet").num_rows == 3 * packs
 
 
 # ---- a pack and its rows

@@ -49,6 +49,7 @@ def suite(*rows: RateRow) -> RateSuite:
 LAM4 = {"text": "lam = 4", "params": {"lam": 4.0}}
 
 
+@pytest.mark.slow  # shorter rows are measured below
 def test_f2ba_costs_the_square_of_one_over_eps_and_needs_its_penalty():
     row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.035), seeds=4, weakened=LAM4)
     (found,) = run_rates(suite(row), registry(), run)
