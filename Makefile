@@ -11,7 +11,7 @@ EXECUTION ?=
 # Results of others, as they sent them in.
 SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
 
-.PHONY: run test test-slow test-quick soak coverage install bench lint leaderboard page clean
+.PHONY: run test test-slow test-slow-again test-quick soak coverage install bench lint leaderboard page clean
 
 run: install
 	$(BIN)/bilevelbench run --all
@@ -27,6 +27,10 @@ test: $(VENV)/.test
 # Whole clusters, every processor mode, fresh environments: each has a quick form in `make test`.
 test-slow: $(VENV)/.test
 	$(PYTEST) $(ALL_CORES) -m "slow and not long"
+
+# Those of them that failed, one after the other: they kill processes, lose clusters and wait, and a busy machine may be at fault.
+test-slow-again: $(VENV)/.test
+	$(PYTEST) -m "slow and not long" --last-failed --last-failed-no-failures none
 
 # What a change is tried with while it is being written: what runs in this process, and of a parametrised test its first case.
 test-quick: $(VENV)/.test
