@@ -8,7 +8,6 @@ minima, taken in turns within one run. Nothing is asserted about time here: the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from turns import ratio
 
 from bilevelbench.torch_hypergradient import implicit, unrolled
 
@@ -177,17 +177,6 @@ PAIRS = {
 }
 
 
-def turns(one: Callable[[], object], other: Callable[[], object], rounds: int = 60) -> float:
-    """The fastest run of the one over the fastest of the other."""
-    fastest = [float("inf")] * 2
-    for _ in range(rounds):
-        for i, work in enumerate((one, other)):
-            start = time.process_time()
-            work()
-            fastest[i] = min(fastest[i], time.process_time() - start)
-    return fastest[0] / fastest[1]
-
-
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
 @torch.enable_grad()
@@ -195,5 +184,5 @@ def test_hypergradient(benchmark, summary, make, pair):
     case, (ours, by_hand) = make(), PAIRS[pair]
     for a, b in zip(ours(case), by_hand(case), strict=True):
         torch.testing.assert_close(a, b)  # both estimate the same
-    ratio = benchmark.pedantic(turns, args=(lambda: ours(case), lambda: by_hand(case)), rounds=1)
-    summary[f"hypergradient_ratio_{make.__name__}_{pair}"] = ratio
+    found = benchmark.pedantic(ratio, args=(lambda: ours(case), lambda: by_hand(case), 60), rounds=1)
+    summary[f"hypergradient_ratio_{make.__name__}_{pair}"] = found

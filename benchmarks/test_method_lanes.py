@@ -6,10 +6,9 @@ summary.json, and the methods above three times one lane are printed.
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
+from turns import Steps, ratio
 
 from bilevelbench import Distributed
 from bilevelbench.discovery.entry import make
@@ -22,33 +21,22 @@ PROBLEM, LANES, STEPS, ROUNDS = "quadratic_sum", 36, 5, 7
 METHODS = [name for name, entry in registry().algorithms.items() if not issubclass(entry.value, Distributed)]
 
 
-class Steps:
+def steps(method: str, lanes: int) -> Steps:
     """A few steps of a method with its defaults; a seed a lane."""
-
-    def __init__(self, method: str, lanes: int) -> None:
-        plugins = registry()
-        with default_dtype(torch.float64):
-            instance = make(plugins.problem(PROBLEM), {}).build()
-        setting = make(plugins.algorithm(method), {}).resolve(instance.constants)
-        self.pack = PreparedPack(instance, [setting] * lanes, range(lanes))
-        self.state = self.pack.init()
-
-    def __call__(self) -> float:
-        start, state = time.process_time(), self.state
-        for k in range(1, STEPS + 1):
-            state = self.pack.step(k, state)
-        return time.process_time() - start
+    plugins = registry()
+    with default_dtype(torch.float64):
+        instance = make(plugins.problem(PROBLEM), {}).build()
+    setting = make(plugins.algorithm(method), {}).resolve(instance.constants)
+    return Steps(PreparedPack(instance, [setting] * lanes, range(lanes)), STEPS)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_lanes_of_a_method(method, summary, capsys):
     try:
-        one, many = Steps(method, 1), Steps(method, LANES)
+        one, many = steps(method, 1), steps(method, LANES)
     except (BilevelbenchError, ImportError) as error:
         pytest.skip(f"{method} does not run on {PROBLEM}: {error}")
-    pairs = [(many(), one()) for _ in range(ROUNDS)]
-    ratio = min(a for a, _ in pairs) / min(b for _, b in pairs)
-    summary[f"lanes36_{method}"] = ratio
-    if ratio > 3:
+    summary[f"lanes36_{method}"] = found = ratio(many, one, ROUNDS)
+    if found > 3:
         with capsys.disabled():
-            print(f"\n{method}: {LANES} lanes cost {ratio:.2f} times one lane")
+            print(f"\n{method}: {LANES} lanes cost {found:.2f} times one lane")

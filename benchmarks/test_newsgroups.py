@@ -7,7 +7,6 @@ turns within one run. Nothing is asserted about time here: the numbers go to sum
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from bilevelbench_problems.csr import CSR
 from bilevelbench_problems.newsgroups import _prepared
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from turns import ratio
 
 from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.torch_state import default_dtype
@@ -36,17 +36,6 @@ def instance(problem):
         return problem.build()
 
 
-def turns(one: Callable[[], object], other: Callable[[], object], rounds: int) -> float:
-    """The fastest run of the one over the fastest of the other."""
-    fastest = [float("inf")] * 2
-    for _ in range(rounds):
-        for i, work in enumerate((one, other)):
-            start = time.perf_counter()
-            work()
-            fastest[i] = min(fastest[i], time.perf_counter() - start)
-    return fastest[0] / fastest[1]
-
-
 def normal(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
@@ -56,11 +45,13 @@ def test_gradient_over_products(benchmark, summary, problem, instance):
     A = CSR(_prepared(problem)[0][0][0], torch.float32)
     x, y, R = normal(1, instance.dx), normal(1, instance.dy), normal(5657, 20)
     Y = y.reshape(-1, 20)
-    ratio = benchmark.pedantic(
-        turns, args=(lambda: instance._raw["grad_g_y"](x, y), lambda: (A @ Y, A.T @ R), 60), rounds=1
+    found = benchmark.pedantic(
+        ratio,
+        args=(lambda: instance._raw["grad_g_y"](x, y), lambda: (A @ Y, A.T @ R), 60, time.perf_counter),
+        rounds=1,
     )
     benchmark.extra_info["problem"] = problem.name
-    summary["news_gradient_over_spmm"] = ratio
+    summary["news_gradient_over_spmm"] = found
 
 
 class Ours:
@@ -116,5 +107,5 @@ def test_step_over_autograd(benchmark, summary, problem, instance):
     x, expected = ours()[0], plain()
     assert expected.abs().max() > 0
     assert (x - expected).norm() < 1e-3 * expected.norm(), "both make the same step"
-    summary["news_step_speedup"] = benchmark.pedantic(turns, args=(plain, ours, 3), rounds=1)
+    summary["news_step_speedup"] = benchmark.pedantic(ratio, args=(plain, ours, 3, time.perf_counter), rounds=1)
     benchmark.extra_info["problem"] = problem.name

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from turns import Steps, ratio
 
 from bilevelbench import Instance, from_functions, seeded_module
 from bilevelbench.discovery.entry import make
@@ -40,31 +41,18 @@ def network() -> Instance:
     return from_functions(f, g, torch.zeros(60), net, data_f=(A[60:], b[60:]), data_g=train)
 
 
-class Steps:
+def steps(method: str, lanes: int) -> Steps:
     """Some steps of a method with as many x-steps as lanes."""
-
-    def __init__(self, method: str, lanes: int) -> None:
-        with default_dtype(torch.float64):
-            instance = network()
-        entry = registry().algorithm(method)
-        grid = [make(entry, {"eta_x": 0.1 * (1 + i)}).resolve(instance.constants) for i in range(lanes)]
-        self.pack = PreparedPack(instance, grid, range(lanes))
-        self.state = self.pack.init()
-
-    def __call__(self) -> float:
-        start, state = time.perf_counter(), self.state
-        for k in range(1, STEPS + 1):
-            state = self.pack.step(k, state)
-        return time.perf_counter() - start
-
-
-def ratio(method: str, rounds: int = 15) -> float:
-    many, one = Steps(method, 36), Steps(method, 1)
-    pairs = [(many(), one()) for _ in range(rounds)]
-    return min(above for above, _ in pairs) / min(below for _, below in pairs)
+    with default_dtype(torch.float64):
+        instance = network()
+    entry = registry().algorithm(method)
+    grid = [make(entry, {"eta_x": 0.1 * (1 + i)}).resolve(instance.constants) for i in range(lanes)]
+    return Steps(PreparedPack(instance, grid, range(lanes)), STEPS)
 
 
 @pytest.mark.parametrize("method", ["f2ba", "aid"])
 def test_own_lanes(benchmark, summary, method):
     """36 settings of a network by vmap over one setting."""
-    summary[f"own_lanes36_ratio_{method}"] = benchmark.pedantic(ratio, args=(method,), rounds=1)
+    summary[f"own_lanes36_ratio_{method}"] = benchmark.pedantic(
+        ratio, args=(steps(method, 36), steps(method, 1), 15, time.perf_counter), rounds=1
+    )

@@ -131,11 +131,8 @@ class DaskExecutor(Executor):
             try:
                 error = future.exception()
                 answer: Any = None if error is not None else future.result()
-            except (
-                OSError,
-                CancelledError,
-                asyncio.CancelledError,
-            ) as broken:  # it went while it handed over the answer
+            # it may also go while it hands over an answer
+            except (OSError, CancelledError, asyncio.CancelledError) as broken:
                 raise self._without_scheduler(len(packs)) from broken
             if error is None:
                 yield from _stored(answer, store)

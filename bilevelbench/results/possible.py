@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bilevelbench.model.queries import QUERIES
 from bilevelbench.results.schema import COUNT
@@ -66,29 +67,27 @@ def _counts(runs: pa.Table) -> Iterator[str]:
 
 def _curves(runs: pa.Table, curve: pa.Table) -> Iterator[str]:
     """Along a trial steps and costs never fall, none is beyond its end, and nothing is gained without a call."""
-    place_of = {trial: place for place, trial in enumerate(runs["trial_id"].to_pylist())}
-    place = np.array([place_of[trial] for trial in curve["trial_id"].to_pylist()], dtype=np.int64)
-    order = np.lexsort((np.arange(len(place)), place))  # a trial's rows together, as they were written
+    ids, of_curve = runs["trial_id"], curve["trial_id"]
+    found = pc.index_in(of_curve, value_set=ids.cast(of_curve.type))
+    for stranger in of_curve.filter(found.is_null()).to_pylist()[:1]:
+        yield f"has no row of trial {stranger}, which has a curve"
+        return
+    place = found.to_numpy()
+    order = np.argsort(place, kind="stable")  # a trial's rows together, as they were written
     place = place[order]
     again = place[1:] == place[:-1]
-    ends = {name: _numbers(runs, name) for name in ("steps", "cost")}
     for name, column in (("steps", "step"), ("cost", "cost")):
-        values = _numbers(curve, column)[order]
-        back = np.flatnonzero(again & (values[1:] < values[:-1]))
-        beyond = np.flatnonzero(values > ends[name][place])
-        for at in back[:1]:
-            yield f"has a curve of trial {runs['trial_id'][int(place[at])]} whose {column} falls"
-        for at in beyond[:1]:
-            yield f"has a curve of trial {runs['trial_id'][int(place[at])]} that goes on beyond its {name}"
-    yield from _for_nothing(runs, _numbers(curve, "cost")[order], _numbers(curve, "grad_phi")[order], place)
-
-
-def _for_nothing(runs: pa.Table, cost: Numbers, grad_phi: Numbers, place: npt.NDArray[np.int64]) -> Iterator[str]:
-    statuses = runs["status"].to_pylist()
-    for trial in np.unique(place[cost == 0]):
-        free = grad_phi[(place == trial) & (cost == 0)]
-        if statuses[trial] not in _FAILED and len(free) > 1 and np.nanmin(free) < free[0]:
-            yield f"has trial {runs['trial_id'][int(trial)]} come closer without a single call"
+        values, ends = _numbers(curve, column)[order], _numbers(runs, name)
+        for at in np.flatnonzero(again & (values[1:] < values[:-1]))[:1]:
+            yield f"has a curve of trial {ids[int(place[at])]} whose {column} falls"
+        for at in np.flatnonzero(values > ends[place])[:1]:
+            yield f"has a curve of trial {ids[int(place[at])]} that goes on beyond its {name}"
+    grad_phi, free = _numbers(curve, "grad_phi")[order], _numbers(curve, "cost")[order] == 0
+    begins = np.flatnonzero(np.diff(place, prepend=-1))  # costs do not fall, so what was free stands at the beginning
+    at_start = np.repeat(grad_phi[begins], np.diff(np.r_[begins, len(place)]))
+    failed = np.array([status in _FAILED for status in runs["status"].to_pylist()], dtype=bool)
+    for at in np.flatnonzero(free & (grad_phi < at_start) & ~failed[place])[:1]:
+        yield f"has trial {ids[int(place[at])]} come closer without a single call"
 
 
 def _numbers(table: pa.Table, name: str) -> Numbers:

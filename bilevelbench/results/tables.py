@@ -46,13 +46,15 @@ def load_results(folder: str | Path) -> Results:
     try:
         runs, curve = (read_parquet(folder / file) for file in TABLES)
         versions = runs.column("schema_version").to_pylist() or [SCHEMA_VERSION]
-    except (OSError, KeyError, pa.ArrowException) as error:
+        whole = RUNS.keys() <= set(runs.column_names) and CURVE.keys() <= set(
+            curve.column_names
+        )  # else its user says so
+        fault = impossible(runs, curve) if whole else None
+    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
         raise StoreError(
             f"the published tables in {str(folder)!r} cannot be read ({error}); fetch or publish them again"
         ) from error
     check_version(max(versions), str(folder / "runs.parquet"))
-    whole = RUNS.keys() <= set(runs.column_names) and CURVE.keys() <= set(curve.column_names)  # else its user says so
-    fault = impossible(runs, curve) if whole else None
     if fault:
         raise StoreError(f"{str(folder / 'runs.parquet')!r} {fault}; fetch or publish the tables again")
     return Results(*upgrade(runs.to_pandas(), curve.to_pandas(), max(versions)), records=[])

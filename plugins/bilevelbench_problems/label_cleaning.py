@@ -105,7 +105,7 @@ class Cleaning(Problem):
     def _constants(self) -> dict[str, Constant]: ...
 
 
-class _Small(Cleaning):
+class Small(Cleaning):
     """Few enough rows and weights for dense matrices."""
 
     rows: ClassVar[type[LogReg]]  # the data and their split
@@ -120,7 +120,7 @@ class _Small(Cleaning):
         return _constants(self)
 
 
-class LabelCleaningDigits(_Small):
+class LabelCleaningDigits(Small):
     name = "label_cleaning_digits"
     embedded = False  # an evaluation solves for 640 weights: half a second
     rows = LogRegDigits
@@ -130,7 +130,7 @@ class LabelCleaningDigits(_Small):
     """share of the training labels that are wrong"""
 
 
-class LabelCleaningIris(_Small):
+class LabelCleaningIris(Small):
     name = "label_cleaning_iris"
     classes = 3
     rows = LogRegIris
@@ -231,7 +231,7 @@ def _looked_at(wrong: Tensor) -> list[Tensor]:
 
 
 @functools.lru_cache(maxsize=32)
-def _constants(problem: _Small) -> dict[str, Constant]:
+def _constants(problem: Small) -> dict[str, Constant]:
     """Some dense linear algebra, a few seconds, so it is kept."""
     link, ridge = Softmax(problem.classes), problem.ridge
     (A, b), clean, _, wrong = problem._data()

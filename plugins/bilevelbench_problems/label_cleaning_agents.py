@@ -17,37 +17,30 @@ from torch import Tensor
 from bilevelbench import Agents, FiniteSum, Instance, Rows, Shared
 from bilevelbench_problems.common import evenly
 from bilevelbench_problems.cross_entropy import Loss, cleaned_by
-from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris, Parts
+from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris, Parts, Small
 from bilevelbench_problems.weighted_cross_entropy import Weighted
 
 _OF_F = ("f", "grad_f_x", "grad_f_y")
 
 
-class LabelCleaningDigitsAgents(Shared, LabelCleaningDigits):
-    name = "label_cleaning_digits_agents"
-
-    def _data(self) -> Parts:
-        return _even(super()._data(), self.agents)
-
-    def _agents(self, train: Weighted, val: Loss) -> Agents:
-        return _dealt_out(train, val, self.agents)
-
-
-class LabelCleaningIrisAgents(Shared, LabelCleaningIris):
-    name = "label_cleaning_iris_agents"
+class _CleaningAgents(Shared, Small):
     embedded = False  # every distributed method would start processes in `run --all`
 
     def _data(self) -> Parts:
-        return _even(super()._data(), self.agents)
+        train, val, test, wrong = super()._data()
+        train = evenly(train, self.agents)
+        return train, evenly(val, self.agents), test, wrong[: len(train[1])]
 
     def _agents(self, train: Weighted, val: Loss) -> Agents:
         return _dealt_out(train, val, self.agents)
 
 
-def _even(parts: Parts, agents: int) -> Parts:
-    train, val, test, wrong = parts
-    train = evenly(train, agents)
-    return train, evenly(val, agents), test, wrong[: len(train[1])]
+class LabelCleaningDigitsAgents(_CleaningAgents, LabelCleaningDigits):
+    name = "label_cleaning_digits_agents"
+
+
+class LabelCleaningIrisAgents(_CleaningAgents, LabelCleaningIris):
+    name = "label_cleaning_iris_agents"
 
 
 def _dealt_out(train: Weighted, val: Loss, agents: int) -> Agents:

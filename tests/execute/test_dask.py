@@ -19,7 +19,7 @@ import pytest
 from distributed.comm.core import CommClosedError
 from helpers import assert_same, of
 from helpers import trial as named_trial
-from test_kill import COMMAND, PACKS, TRIALS, here, start, stop, stored, wait_for, workers
+from test_kill import COMMAND, PACKS, TRIALS, here, is_running, start, stop, stored, wait_for, workers
 from test_local import METHOD, rows, trial
 
 from bilevelbench.cli import app, console
@@ -102,8 +102,10 @@ def test_the_numbers_are_those_of_the_local_executor(outcome, trials, tmp_path):
 
 
 def gone(processes):
-    _, alive = psutil.wait_procs(processes, timeout=30)
-    return not alive
+    deadline = time.monotonic() + 30
+    while any(is_running(p.pid) for p in processes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(is_running(p.pid) for p in processes)
 
 
 @pytest.mark.slow  # above, a trial takes its worker down three times

@@ -19,8 +19,8 @@ import torch
 from bilevelbench_problems import CleaningFashion, CleaningMNIST, DistillMNIST
 from bilevelbench_problems.images import PIXELS, Images
 from helpers import assert_conforms
+from plain_cleaning import PlainCleaning
 from pydantic import ValidationError
-from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
 from tensors import call, check_against_differences, check_bits, close, normal
 
@@ -251,33 +251,9 @@ def test_features(synthetic) -> None:
 # ---------------------------------------------------------------------------------------------- functions
 
 
-class Numpy:
-    """f, g and its derivative in y in numpy."""
-
-    def __init__(self, problem: CleaningMNIST) -> None:
-        parts = problem._data()
-        (self.A, self.b), (self.V, self.v) = ((a.numpy(), b.numpy()) for a, b in parts[:2])
-        self.wrong, self.ridge = parts[3].numpy(), problem.ridge
-
-    def losses(self, A: np.ndarray, b: np.ndarray, y: np.ndarray) -> np.ndarray:
-        Z = A @ y.reshape(10, -1).T
-        return logsumexp(Z, axis=1) - Z[np.arange(len(b)), b]
-
-    def f(self, y: np.ndarray) -> float:
-        return float(self.losses(self.V, self.v, y).mean())
-
-    def g(self, x: np.ndarray, y: np.ndarray) -> float:
-        return float(np.mean(self.losses(self.A, self.b, y) / (1 + np.exp(-x))) + 0.5 * self.ridge * y @ y)
-
-    def g_y(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        R = softmax(self.A @ y.reshape(10, -1).T, axis=1)
-        R[np.arange(len(R)), self.b] -= 1
-        return ((R / (1 + np.exp(-x))[:, None]).T @ self.A / len(R)).ravel() + self.ridge * y
-
-
 def test_functions_and_derivatives(synthetic) -> None:
     problem = CleaningMNIST(**FEW)
-    instance, plain = problem.build(), Numpy(problem)
+    instance, plain = problem.build(), PlainCleaning(problem)
     assert (instance.dx, instance.dy) == (60, 7850)
     assert instance.noise == FiniteSum(n_f=40, n_g=60)
     x, y = normal(1, 60), normal(1, 7850, seed=1)
@@ -308,7 +284,7 @@ def arguments(query: str, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> 
 
 def test_the_lower_solution_is_that_of_scikit_learn(synthetic) -> None:
     problem = CleaningMNIST(**FEW, start=-2.0)
-    instance, plain = problem.build(), Numpy(problem)
+    instance, plain = problem.build(), PlainCleaning(problem)
     assert (instance.x0 == -2).all()
     y = Evaluator(instance)._solve_lower(instance.x0, instance.y0)
     weight = 1 / (1 + np.exp(2))

@@ -89,6 +89,34 @@ def test_published_tables_are_held_against_the_same(tmp_path):
         load_results(tmp_path)
 
 
+def test_published_curves_belong_to_rows(tmp_path):
+    pq.write_table(runs_of([HONEST]), tmp_path / "runs.parquet")
+    pq.write_table(curve_of(POINTS | {"trial_id": ["t", "t", "ghost"]}), tmp_path / "curve.parquet")
+    with pytest.raises(StoreError, match="has no row of trial ghost, which has a curve"):
+        load_results(tmp_path)
+
+
+def test_published_columns_of_another_type_are_a_sentence(tmp_path):
+    runs = runs_of([HONEST])
+    words = runs.set_column(runs.column_names.index("cost"), "cost", pa.array(["much"]))
+    pq.write_table(words, tmp_path / "runs.parquet")
+    pq.write_table(curve_of(POINTS), tmp_path / "curve.parquet")
+    with pytest.raises(StoreError, match=r"cannot be read \(.*; fetch or publish them again"):
+        load_results(tmp_path)
+
+
+def test_many_trials_are_looked_at_together():
+    """In one go: a look at every row for every trial would take minutes."""
+    many = 20_000
+    ids = [f"t{i}" for i in range(many)]
+    runs = runs_of([HONEST | {"trial_id": name} for name in ids])
+    points = {"trial_id": [n for n in ids for _ in range(3)]}
+    points |= {name: POINTS[name] * many for name in ("step", "cost", "grad_phi")}
+    assert impossible(runs, curve_of(points)) is None
+    points["cost"][-2], points["grad_phi"][-2] = 0.0, 1e-300
+    assert impossible(runs, curve_of(points)) == f"has trial {ids[-1]} come closer without a single call"
+
+
 # ---- sizes
 
 

@@ -16,14 +16,13 @@ from bilevelbench.errors import InvalidInput, faults
 from bilevelbench.model.claim import ClaimedSetting
 from bilevelbench.model.noise import FiniteSum, levels
 from bilevelbench.model.problem import Problem
-from bilevelbench.model.rounding import one_thread
-from bilevelbench.model.torch_state import default_dtype
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.report.analysis.fit import FEWEST_EPS
 from bilevelbench.results.reached import UNCERTIFIED, kind
 from bilevelbench.studies.rates.measure import claim_of
 from bilevelbench.studies.rates.plan import plan_row
+from bilevelbench.studies.rates.presets import built
 from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite
 from bilevelbench.studies.rates.tuned import Run
 
@@ -140,8 +139,7 @@ def _row(registry: Registry, asked: Asked, grid: dict[str, Any], method: Spec, p
 
 def _setting(problem: Problem) -> ClaimedSetting:
     """That of the claims which hold on this problem."""
-    with default_dtype(torch.float64), one_thread():
-        noise = problem.build().noise
+    noise = built(problem).noise
     if isinstance(noise, FiniteSum):
         return "finite_sum"
     sigma = levels(noise)

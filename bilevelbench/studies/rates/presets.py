@@ -13,6 +13,7 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, MissingConstant
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constants
+from bilevelbench.model.instance import Instance
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.model.torch_state import default_dtype
@@ -32,10 +33,15 @@ def problem_at(row: RateRow, suite: RateSuite, registry: Registry, value: float)
 
 def constants_of(registry: Registry, problem: str, params: dict[str, Any]) -> Constants:
     made: Problem = make(registry.problem(problem), params)
-    with default_dtype(torch.float64), one_thread():
-        constants = made.build().constants
+    constants = built(made).constants
     constants.problem = made.name
     return constants
+
+
+def built(problem: Problem) -> Instance:
+    """As a trial in float64 has it."""
+    with default_dtype(torch.float64), one_thread():
+        return problem.build()
 
 
 def preset_of(row: RateRow, asked: Preset) -> Preset:
