@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,3 +134,8 @@ def without_phi(plan: Suite, targets: list[float]) -> Suite:
     if plan.schedule.on is None:
         update |= {"targets": (), **_each_problem(plan, {"targets": None})}
     return plan.model_copy(update=update)
+
+
+def as_typed() -> str:
+    """The command that runs."""
+    return "bilevelbench " + shlex.join(sys.argv[1:])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bilevelbench.cli.options import as_typed
 from bilevelbench.errors import UnknownName
 from bilevelbench.report.formats import FORMATS
 
@@ -28,7 +31,15 @@ def report(
 
     if format_ not in FORMATS:
         raise UnknownName("format", format_, FORMATS)
-    found = read_report(folder, weight)
+    found = replace(read_report(folder, weight), cite=_cited)
     for warning in found.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    typer.echo(write_report(found, format_, folder, out), nl=False)
+    typer.echo(write_report(found, format_, folder, out, as_typed()), nl=False)
+
+
+def _cited(methods: Iterable[str]) -> dict[str, list[str]]:
+    """What these cite, as far as their plugins are installed."""
+    from bilevelbench.discovery.catalogue import describe
+    from bilevelbench.discovery.registry import registry
+
+    return {name: describe(registry(), name).references for name in methods if name in registry().algorithms}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +22,7 @@ from bilevelbench.cli.options import (
     StepLimit,
     Targets,
     TimeLimit,
+    as_typed,
     override,
     suites_of,
     without_phi,
@@ -91,14 +90,9 @@ def run(
             if sentence := told(plan.left_out(registry())):
                 say(terminal(), sentence)
         with workers:
-            results = run_with_progress(trials, out, workers, _command(), _experiments(plans, parts))
+            results = run_with_progress(trials, out, workers, as_typed(), _experiments(plans, parts))
         if failed(results.runs).all():
             raise typer.Exit(1)
-
-
-def _command() -> str:
-    """As it was typed."""
-    return "bilevelbench " + shlex.join(sys.argv[1:])
 
 
 def _experiments(plans: Sequence[Suite], parts: Sequence[Sequence[Trial]]) -> list[Experiment]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,9 +16,16 @@ from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.results.tables import load_results
 
 
+def _nothing(methods: Iterable[str]) -> dict[str, list[str]]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Report:
-    """What a folder holds. `weight` is the cost of one product with second derivatives in gradients."""
+    """What a folder holds. `weight` is the cost of one product with second derivatives in gradients.
+
+    `cite` tells what methods cite, as far as they are known here.
+    """
 
     results: Results
     rates: list[rates.RateTable] = field(default_factory=list)
@@ -25,6 +33,7 @@ class Report:
     weight: float = 1.0
     experiments: list[verdicts.ExperimentOutcome] = field(default_factory=list)
     tuning: tuning.Tuning | None = None
+    cite: Callable[[Iterable[str]], dict[str, list[str]]] = _nothing
 
     def ranking(self) -> pd.DataFrame | None:
         """None where there is nothing to compare."""

@@ -23,7 +23,7 @@ def write_report(report: Report, format_: str, folder: Path, out: Path | None, c
     made = chosen.files(report, command)
     for name, text in made.items():
         _write(out / name, text)
-    save_figures(report, out / "figures")
+    save_figures(report, out / "figures", chosen.figure_kinds)
     return "".join(f"{name}: {(out / name).resolve()}\n" for name in (*made, "figures"))
 
 

@@ -9,7 +9,7 @@ agent's g_i moves those of its own rows alone; it holds the whole ridge. Constan
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,11 +23,13 @@ from bilevelbench_problems.weighted_cross_entropy import Weighted
 _OF_F = ("f", "grad_f_x", "grad_f_y")
 
 
-class _CleaningAgents(Shared, Small):
+class _CleaningAgents(Shared):
+    """Before a problem of `label_cleaning`; not made from one, since its defaults would win over that problem's."""
+
     embedded = False  # every distributed method would start processes in `run --all`
 
     def _data(self) -> Parts:
-        train, val, test, wrong = super()._data()
+        train, val, test, wrong = cast(Small, super())._data()
         train = evenly(train, self.agents)
         return train, evenly(val, self.agents), test, wrong[: len(train[1])]
 

@@ -14,6 +14,7 @@ from bilevelbench_problems import (
 from helpers import assert_conforms
 
 from bilevelbench import FiniteSum, Instance, InvalidInput, Rows, Shared
+from bilevelbench.discovery.registry import registry
 from bilevelbench.model.queries import QUERIES
 
 SHARED = [
@@ -131,3 +132,14 @@ def test_an_agent_moves_no_weight_of_another() -> None:
 def test_more_agents_than_rows_are_a_sentence() -> None:
     with pytest.raises(InvalidInput, match=r"agents = 90 cannot share 76 rows; take 76 agents at most"):
         LabelCleaningIrisAgents(agents=90).build()
+
+
+def test_defaults_are_those_of_the_problem_that_is_shared() -> None:
+    """But for the number of agents; `quadratic` alone has other sizes."""
+    problems = {name: entry.value for name, entry in registry().problems.items()}
+    shared = {name: one for name, one in problems.items() if name.endswith("_agents") and name != "quadratic_agents"}
+    assert len(shared) >= 5
+    for name, one in shared.items():
+        plain = problems[name.removesuffix("_agents")]
+        given, own = plain().model_dump(), one().model_dump()
+        assert {key: own[key] for key in given} == given, name

@@ -57,10 +57,11 @@ def test_markdown_has_results_ranking_and_the_tables_of_the_paper(folder):
         ("csv", {"results.csv", "running_time.csv", "ranking.csv", "rates.csv"}),
         ("latex", {"report.tex", "problem-1.tex", "ranking.tex", "rates-1.tex", "rates-2.tex"}),
         ("html", {"index.html"}),
+        ("paper", {"main.tex", "problem-1.tex", "ranking.tex", "rates-1.tex", "rates-2.tex", "references.bib"}),
     ],
 )
 def test_a_folder_takes_tables_and_figures(folder, tmp_path, format_, files, monkeypatch):
-    monkeypatch.setattr("bilevelbench.report.figures.save.save_figures", lambda report, place: place.mkdir())
+    monkeypatch.setattr("bilevelbench.report.figures.save.save_figures", lambda report, place, kinds: place.mkdir())
     said = write_report(read_report(folder), format_, folder, tmp_path / "out")
     assert {p.name for p in (tmp_path / "out").iterdir()} == files | {"figures"}
     assert "figures: " in said

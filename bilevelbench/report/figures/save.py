@@ -14,13 +14,13 @@ from bilevelbench.report.figures import curves, rates, style, tuning
 from bilevelbench.report.figures.experiment import experiment_figure
 
 
-def save_figures(report: Report, folder: Path) -> list[Path]:
-    """As SVG and PNG."""
+def save_figures(report: Report, folder: Path, kinds: tuple[str, ...] = ("svg", "png")) -> list[Path]:
+    """A file of each kind."""
     made: list[Path] = []
 
     def add(name: str, figure: Figure | None) -> None:
         if figure is not None:
-            made.extend(style.save(figure, folder / name))
+            made.extend(style.save(figure, folder / name, kinds))
 
     if not report.results.runs.empty:
         known, table = curves.families(report.results), costs(report.results, ACCURACIES)

@@ -88,18 +88,24 @@ def _write(figure: Figure, file: Any, **options: Any) -> None:
         figure.savefig(file, **options)
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write `stem`.svg and `stem`.png."""
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
-    picture = io.BytesIO()
-    _write(figure, picture, format="png", dpi=160, facecolor="white")
+def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("svg", "png")) -> list[Path]:
+    """Write `stem`.svg and `stem`.png, or the kinds that are wanted; the same figure is the same file."""
+    made = {stem.with_name(f"{stem.name}.{kind}"): _file(figure, kind) for kind in kinds}
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
-        paths[0].write_text(svg_file(figure), encoding="utf-8")
-        paths[1].write_bytes(picture.getvalue())
+        for path, content in made.items():
+            path.write_bytes(content)
     except OSError as error:
         raise StoreError(f"cannot write the figure {stem}: {error.strerror}; choose another folder with -o") from None
-    return paths
+    return list(made)
+
+
+def _file(figure: Figure, kind: str) -> bytes:
+    if kind == "svg":
+        return svg_file(figure).encode()
+    picture, undated = io.BytesIO(), {"metadata": {"CreationDate": None}} if kind == "pdf" else {}
+    _write(figure, picture, format=kind, dpi=160, facecolor="white", **undated)
+    return picture.getvalue()
 
 
 def legend(axes: Axes, lines: Sequence[Any], names: Sequence[str], title: str = "") -> None:

@@ -1,7 +1,8 @@
 """Formats of a report: one file each, named as `bilevelbench report --format` has it.
 
 A format is a module with `document(report, command)`, the whole report as one text; `files(report, command)`, the texts
-of a folder by file name, the main one first; and `default_file`, where a document goes that nobody wants to see printed.
+of a folder by file name, the main one first; `default_file`, where a document goes that nobody wants to see printed; and
+`figure_kinds`, the files that a folder has of each figure.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ FORMATS = tuple(module.name for module in pkgutil.iter_modules(__path__))
 
 class Format(Protocol):
     default_file: str | None
+    figure_kinds: tuple[str, ...]
 
     def document(self, report: Report, command: str = "") -> str: ...
 

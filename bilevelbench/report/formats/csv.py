@@ -10,6 +10,7 @@ from bilevelbench.report.analysis.summary import ACCURACIES, summary
 from bilevelbench.report.contents import Report
 
 default_file: str | None = None
+figure_kinds: tuple[str, ...] = ("svg", "png")
 
 
 def document(report: Report, command: str = "") -> str:

@@ -44,6 +44,7 @@ _FAILURES = 200
 
 
 default_file: str | None = "index.html"
+figure_kinds: tuple[str, ...] = ("svg", "png")
 
 
 def files(report: Report, command: str = "") -> dict[str, str]:

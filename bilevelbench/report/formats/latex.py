@@ -8,6 +8,7 @@ from bilevelbench.report.analysis.summary import RANKING, readable, readable_boa
 from bilevelbench.report.contents import Report
 
 default_file: str | None = None
+figure_kinds: tuple[str, ...] = ("svg", "png")
 
 
 def document(report: Report, command: str = "") -> str:

@@ -10,6 +10,7 @@ from bilevelbench.report.contents import Report
 from bilevelbench.report.pipe_table import pipe_table
 
 default_file: str | None = None
+figure_kinds: tuple[str, ...] = ("svg", "png")
 
 
 def document(report: Report, command: str = "") -> str:
