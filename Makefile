@@ -41,10 +41,12 @@ soak: $(VENV)/.test
 	$(PYTEST) -m long
 
 # Lines and branches that the tests pass through, in worker processes too; `make coverage TESTS=tests/plan` for some of them.
+# A few tests of processes that end abruptly fail under measurement, which they would cut off: the table is printed all the same.
 TESTS ?= tests
 coverage: $(VENV)/.test
 	mkdir -p build/coverage && $(BIN)/python -m coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest $(ALL_CORES) -m "not long" $(TESTS)
+	-COVERAGE_FILE=$(CURDIR)/build/coverage/data OMP_NUM_THREADS=1 \
+	  $(BIN)/python -m coverage run -m pytest $(ALL_CORES) -m "not long" $(TESTS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import io
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import torch
 from doc_blocks import blocks
 from torch import Tensor
@@ -121,6 +123,22 @@ def iterates(
     pack = prepared(method, instance, part=part)
     points = (pack.algorithm.point(state) for state in states_of(pack, steps))
     return [(x[0].numpy().copy(), y[0].numpy().copy()) for x, y in points]
+
+
+def is_running(pid: int) -> bool:
+    """Orphans that have ended stay as zombies where the first process of a container does not collect them."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def all_end(pids: Sequence[int], seconds: float = 60) -> bool:
+    """Whether these processes are gone, now or soon."""
+    deadline = time.monotonic() + seconds
+    while any(is_running(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(is_running(pid) for pid in pids)
 
 
 def cli(*arguments: object) -> tuple[int, str, str]:

@@ -17,9 +17,9 @@ import distributed  # noqa: F401 (its settings: a fixture that changes one would
 import psutil
 import pytest
 from distributed.comm.core import CommClosedError
-from helpers import assert_same, of
+from helpers import all_end, assert_same, of
 from helpers import trial as named_trial
-from test_kill import COMMAND, PACKS, TRIALS, here, is_running, start, stop, stored, wait_for, workers
+from test_kill import COMMAND, PACKS, TRIALS, here, start, stop, stored, wait_for, workers
 from test_local import METHOD, rows, trial
 
 from bilevelbench.cli import app, console
@@ -101,13 +101,6 @@ def test_the_numbers_are_those_of_the_local_executor(outcome, trials, tmp_path):
 # ---------------------------------------------------------------------------------------------------- the command line
 
 
-def gone(processes):
-    deadline = time.monotonic() + 30
-    while any(is_running(p.pid) for p in processes) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(is_running(p.pid) for p in processes)
-
-
 @pytest.mark.slow  # above, a trial takes its worker down three times
 def test_the_same_table_and_any_worker_may_be_killed(tmp_path, undisturbed):
     process = start(tmp_path, 2, *DASK)
@@ -146,7 +139,7 @@ def test_a_client_that_is_stopped_leaves_nobody_and_goes_on(tmp_path, undisturbe
     else:
         _, err = stop(process, signal.SIGINT)
         assert (process.returncode, err.strip()) == (130, console.INTERRUPTED)
-    assert gone(family)
+    assert all_end([p.pid for p in family])
     before = stored(tmp_path)
     assert before
     assert f"{2 * len(before)} of them stored already" in here(tmp_path) or len(before) == PACKS
@@ -184,7 +177,7 @@ def cluster(folder, *options):
             process.kill()
         for process in processes:
             process.wait()
-        assert gone(family)
+        assert all_end([p.pid for p in family])
 
 
 @pytest.mark.slow  # above, a cluster is made and used always

@@ -96,14 +96,6 @@ def is_worker(process):
     return is_fork or "spawn_main" in " ".join(command)
 
 
-def is_running(pid):
-    """Orphans that have ended stay as zombies where the first process of a container does not collect them."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def assert_finished(folder, undisturbed, before):
     """All trials once, what was stored before is untouched, the numbers are those of a run that nobody killed."""
     after = stored(folder)

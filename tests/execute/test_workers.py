@@ -8,7 +8,8 @@ import sys
 
 import psutil
 import pytest
-from test_kill import is_running, workers
+from helpers import all_end
+from test_kill import workers
 from test_local import METHOD, trial
 
 from bilevelbench.discovery.registry import registry
@@ -113,4 +114,4 @@ def test_a_server_that_is_killed_takes_its_workers_along_and_another_one_goes_on
         (successor,) = workers(psutil.Process())
         assert successor.pid != worker
         assert successor.ppid() != server
-    assert not is_running(worker)
+    assert all_end([worker])

@@ -6,11 +6,10 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from helpers import alone, trial
+from helpers import all_end, alone, trial
 
 import bilevelbench
 from bilevelbench import InvalidInput
@@ -44,10 +43,6 @@ def run(algorithm, problem, **rest):
 def agents() -> list[int]:
     """The processes of the present team."""
     return [process.pid for process in leader._team._processes] if leader._team else []
-
-
-def alive(pids) -> list[int]:
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 # ---------------------------------------------------------------------------------------------------- trials that go well
@@ -130,7 +125,7 @@ def test_a_lost_agent_is_an_error_in_a_sentence(name, monkeypatch):
     row, curve = run(f"dist_f2ba[K=2,lam=10,eta_x=0.1,timeout={patience}]", f"{BAD}:{name}", steps=99)
     assert row.status == "error"
     assert re.fullmatch(rf"in step \d+: {LOST[name]}.*", row.message)
-    assert alive([process.pid for process in started]) == []
+    assert all_end([process.pid for process in started], seconds=0)
     assert agents() == []
     assert len(curve) > 0  # what was seen before
 
@@ -150,10 +145,7 @@ def test_agents_end_with_a_leader_that_is_killed(tmp_path):
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     pid = int(told.stdout)
-    deadline = time.monotonic() + 60
-    while alive([pid]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert alive([pid]) == []
+    assert all_end([pid])
 
 
 # ---------------------------------------------------------------------------------------------------- what is refused
