@@ -51,6 +51,9 @@ def run(
     dtype: Dtype = None,
     jobs: Jobs = None,
     memory: Memory = None,
+    part: Annotated[
+        str | None, typer.Option(help="k/n: one of n parts of the trials, for n machines; `merge` joins them.")
+    ] = None,
     timed: Annotated[bool, typer.Option("--timed", help="One trial at a time, one worker: for time axes.")] = False,
     executor: ExecutorName = "local",
     scheduler: Scheduler = None,
@@ -70,6 +73,7 @@ def run(
         from bilevelbench.cli.progress import run_with_progress
         from bilevelbench.discovery.registry import registry
         from bilevelbench.execute.executor import Execution
+        from bilevelbench.plan.packs import part_of
         from bilevelbench.plan.pairing import told
         from bilevelbench.results.reached import failed
 
@@ -86,6 +90,8 @@ def run(
         trials = list({trial.id: trial for part in parts for trial in part}.values())
         if not trials:
             raise InvalidInput("this plan has no trials: no method meets any problem; name others with -a and -p")
+        if part is not None:
+            trials = part_of(trials, registry(), part)
         for plan in plans:
             if sentence := told(plan.left_out(registry())):
                 say(terminal(), sentence)

@@ -8,6 +8,7 @@ from typing import Any
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
+from bilevelbench.errors import InvalidInput
 from bilevelbench.plan.trial import Trial
 
 
@@ -31,6 +32,17 @@ def plan(trials: Sequence[Trial], registry: Registry) -> list[tuple[Trial, ...]]
         for key, group in groups.items()
         for start in range(0, len(group), widths[key])
     ]
+
+
+def part_of(trials: Sequence[Trial], registry: Registry, part: str) -> list[Trial]:
+    """The trials of part `k/n`: every n-th pack from the k-th on, so the parts are disjoint and together are all."""
+    number, _, parts = part.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise InvalidInput(f"part = {part!r}: write k/n with k from 1 to n, such as 2/5 for the second of five parts")
+    packs = plan(trials, registry)
+    if int(number) > len(packs):
+        raise InvalidInput(f"part = {part!r} is empty: the trials are {len(packs)} packs; take as many parts at most")
+    return [trial for pack in packs[int(number) - 1 :: int(parts)] for trial in pack]
 
 
 def pack_key(trial: Trial, registry: Registry) -> str:
