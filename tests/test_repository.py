@@ -52,6 +52,13 @@ def test_workflows_and_templates_can_be_read_and_call_targets_that_exist(path):
     assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets
 
 
+def test_the_boards_that_are_rebuilt_are_all_that_are_published():
+    text = (ROOT / ".github" / "workflows" / "rebuild.yml").read_text(encoding="utf-8")
+    settings = yaml.safe_load(text)["jobs"]["boards"]["strategy"]["matrix"]["setting"]
+    assert sorted(settings) == sorted(path.stem for path in (ROOT / "leaderboard" / "suites").glob("*.toml"))
+    assert f"for setting in {' '.join(settings)}; do" in text
+
+
 def test_the_guide_for_contributors_names_every_folder_and_no_other():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(\w+)/` \|", text, re.M))
