@@ -16,6 +16,7 @@ from bilevelbench.leaderboard.problem_page import problem_page
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words, standing_words
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.model.family import FAMILIES
+from bilevelbench.report.analysis.answer import answer
 from bilevelbench.report.analysis.summary import ACCURACIES
 from bilevelbench.report.figures.experiment import CAPTION
 from bilevelbench.report.text import printable
@@ -119,6 +120,7 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
         "problems": sorted(one.costs["problem"].unique()), "count": n,
         "seeds": int(one.runs.groupby(["title", "method"]).size().max()),
         "profile": boards.profile_table(one), "bands": bands([row["group"] for row in rows]),
+        "answer": printable(answer(one.rows, {w: list(ranked.index) for w, ranked in one.intervals.items()})),
         "text": _board_text(site, one, part),
     }  # fmt: skip
 

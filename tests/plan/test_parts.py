@@ -36,7 +36,9 @@ def test_what_is_no_part_is_a_sentence(part):
 
 
 def test_a_part_without_trials_is_a_sentence():
-    with pytest.raises(InvalidInput, match=r"part = '7/7' is empty: the trials are 6 packs; take as many parts at most"):
+    with pytest.raises(
+        InvalidInput, match=r"part = '7/7' is empty: the trials are 6 packs; take as many parts at most"
+    ):
         part_of(TRIALS, registry(), "7/7")
 
 

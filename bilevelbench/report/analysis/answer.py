@@ -1,0 +1,78 @@
+"""The answer of a board in a few sentences, each of which holds for its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from bilevelbench.report.text import number
+
+_FIRST, _NAMED = 10, 3
+
+
+def answer(rows: pd.DataFrame, orders: Mapping[float, Sequence[str]]) -> str:
+    """Who needs the least, who is not behind for sure, who is best without second derivatives, and at which prices.
+
+    `rows` has a method each, best first: `method`, `rank`, `group` (those of the first one cannot be told apart from it),
+    `relative`, `reached`, `any_hvp`. `orders` has the methods, best first, by the price of a product in gradients.
+    """
+    if rows.empty or not rows["reached"].max() > 0:
+        return "No method reached any of the accuracies." if len(rows) else ""
+    if len(rows) == 1:
+        only = rows.iloc[0]
+        return f"{only['method']} alone was run here; it reached {only['reached']:.0%}."
+    if rows["rank"].nunique() == 1:
+        why = "" if rows["relative"].min() < math.inf else ": none reached an accuracy in half of its trials"
+        return f"All {len(rows)} methods are tied{why}."
+    return " ".join(part for part in (_first(rows), _without(rows), _prices(orders)) if part)
+
+
+def _first(rows: pd.DataFrame) -> str:
+    best = rows[rows["rank"] == rows["rank"].min()]
+    if len(best) > 1:
+        return f"Fewest calls: {_names(best['method'])}, tied."
+    name, reached = best.iloc[0][["method", "reached"]]
+    said = f"Fewest calls: {name}, {reached:.0%} reached"
+    alike = rows.loc[(rows["group"] == rows["group"].min()) & (rows["method"] != name), "method"]
+    return f"{said}; {_names(alike)} cannot be told apart from it." if len(alike) else f"{said}."
+
+
+def _without(rows: pd.DataFrame) -> str:
+    """Nothing where no method multiplies with second derivatives, or all do."""
+    gradients = rows[~rows["any_hvp"].astype(bool)]
+    if gradients.empty or len(gradients) == len(rows):
+        return ""
+    best = gradients.iloc[0]
+    if best["rank"] == rows["rank"].min():
+        return "It needs no second derivatives." if (rows["rank"] == best["rank"]).sum() == 1 else ""
+    times = f"{number(best['relative'])} times the least cost" if math.isfinite(best["relative"]) else "often in vain"
+    return f"Best without second derivatives: {best['method']}, rank {best['rank']:g}, {times}."
+
+
+def _prices(orders: Mapping[float, Sequence[str]]) -> str:
+    """Whether the price of a product matters for who is first."""
+    if len(orders) < 2:
+        return ""
+    prices = sorted(orders)
+    low, high = f"{prices[0]:g}", f"{prices[-1]:g}"
+    shown = min(_FIRST, *(len(order) for order in orders.values()))
+    if len({tuple(order[:shown]) for order in orders.values()}) == 1:
+        who = f"The first {shown} stand" if shown > 1 else "It stands"
+        return f"{who} in the same order at every price tried of a product, {low} to {high} gradients."
+    leaders: dict[str, list[str]] = {}
+    for price in prices:
+        leaders.setdefault(orders[price][0], []).append(f"{price:g}")
+    if len(leaders) == 1:
+        return f"Who stands first is the same at every price tried of a product, {low} to {high} gradients."
+    said = [f"{name} with a product at {_listed(at)}" for name, at in leaders.items()]
+    return f"The price of a product decides who is first: {'; '.join(said)} gradients."
+
+
+def _names(methods: pd.Series[str]) -> str:
+    return _listed([*methods[:_NAMED], *([f"{len(methods) - _NAMED} others"] if len(methods) > _NAMED else [])])
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
