@@ -130,8 +130,8 @@ def measure(
     said = verdict(fits[counted], exponent, target, len(values), row.rule == "horizon", logs)
     shown = [_point(table[v], v, row) for v in values]
     return Measurement(
-        **_stated(row, cls, claim, points),
-        **_slopes(fits["cost"], fits["steps"], fits[counted]),
+        **stated(row, cls, claim, str(points[0].trial.problem.variant)),
+        **lines(fits["cost"], fits["steps"], fits[counted]),
         preset=preset_of(row, preset),
         q=q,
         claimed=exponent,
@@ -154,7 +154,7 @@ def measure(
     )
 
 
-def _stated(row: RateRow, cls: type[Algorithm], claim: Claim | None, points: Sequence[Point]) -> dict[str, Any]:
+def stated(row: RateRow, cls: type[Algorithm], claim: Claim | None, problem: str) -> dict[str, Any]:
     """What was said before anything was measured."""
     return {
         "table": claim.table if claim else None,
@@ -167,7 +167,7 @@ def _stated(row: RateRow, cls: type[Algorithm], claim: Claim | None, points: Seq
         "tilde": bool(claim and claim.tilde),
         "extra": claim.extra if claim else "",
         "footnote": claim.footnote if claim else "",
-        "problem": str(points[0].trial.problem.variant),
+        "problem": problem,
         "set_by": row.set_by,
         "rule": row.rule,
         "seeds": row.seeds,
@@ -175,7 +175,7 @@ def _stated(row: RateRow, cls: type[Algorithm], claim: Claim | None, points: Seq
     }
 
 
-def _slopes(calls: Fit | None, steps: Fit | None, free: Fit | None) -> dict[str, Any]:
+def lines(calls: Fit | None, steps: Fit | None, free: Fit | None) -> dict[str, Any]:
     """The three lines that were fitted; None for one that had too few points."""
     return {
         "measured": calls.slope if calls else None,

@@ -55,7 +55,8 @@ class RateRow(_Table):
     preset, it is divided by that, or with `over_power` by its logarithm alone, that is by the parameter over this power of the
     swept value; with `logs` the count has those logarithms, and they are allowed for. `set_by` says what the
     preset depends on, and with that how the claim's exponent shows on the tail (`predict.asymptotic`). `claimed` replaces the
-    claim's exponent, for parameters that it is not about; `lower_bound` is that of any method with the same oracle. With
+    claim's exponent, for parameters that it is not about; `lower_bound` is that of any method with the same oracle.
+    With `counted`, the powers in which parameters of the preset (or what is swept) enter the cost, nothing is run. With
     `without_noise` the same parameters run on the same instances without their noise too, which tells whether it binds.
     """
 
@@ -89,6 +90,7 @@ class RateRow(_Table):
     cap: Budget = Budget(steps=2_000_000)
     weakened: Weakened | None = None
     own_notion: str | None = None
+    counted: dict[str, float] = {}
     without_noise: bool = False
     quick: dict[str, Any] = {}
     note: str = ""
