@@ -54,14 +54,16 @@ class _Washboard(Problem):
             bowl = 0.5 * (y[..., :1] - x[..., :1]).square() + 0.75 * mu * y_2.square()
             return bowl - ripple * w * torch.sin(y_2 / w) - x[..., 1:] * y_2
 
+        # both coordinates in one formula: the bowls, and the ripple of the second
+        bowl_y = torch.tensor([1.0, 1.5 * mu], dtype=dtype)
+        wave_y = torch.tensor([0.0, ripple], dtype=dtype)
+        bent_y = torch.tensor([0.0, 0.5 * mu], dtype=dtype)
+
         def g_y(x: Tensor, y: Tensor) -> Tensor:
-            y_2 = y[..., 1:]
-            slope = 1.5 * mu * y_2 - ripple * torch.cos(y_2 / w) - x[..., 1:]
-            return torch.cat([y[..., :1] - x[..., :1], slope], -1)
+            return torch.addcmul(bowl_y * y - x, wave_y, torch.cos(y / w), value=-1)
 
         def hvp(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
-            bent = mu * (1.5 + 0.5 * torch.sin(y[..., 1:] / w)) * v[..., 1:]
-            return spread(torch.cat([spread(v[..., :1], y), bent], -1), x)
+            return spread(torch.addcmul(bowl_y, bent_y, torch.sin(y / w)) * v, x)
 
         def take(lanes: Tensor) -> Instance:
             return self._instance(start.index_select(0, lanes))

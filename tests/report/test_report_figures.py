@@ -112,6 +112,9 @@ def test_rate_figure_draws_the_claimed_slope():
     drawn, claim = lines(rates.rate_figure("t", [made.rate_row()]))
     assert drawn[0] == claim[0] == [2.5, 5, 10]
     assert claim[1] == pytest.approx(drawn[1])  # measured exactly as claimed
+    (local,) = lines(rates.rate_figure("t", [made.rate_row(local_slopes=[1.9, 2.1])]), 1)
+    assert local[0] == pytest.approx([12.5**0.5, 50**0.5])
+    assert local[1] == [1.9, 2.1]
     kappa = made.rate_row(over="kappa", claimed=4.0, points=[{"eps": k, "cost": 5.0 * k} for k in (1.0, 2.0)])
     drawn, claim = lines(rates.rate_figure("t", [kappa]))
     assert drawn == ([1, 2], [5, 10])

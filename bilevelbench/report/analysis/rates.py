@@ -44,7 +44,22 @@ _OPTIONAL: RateRecord = {
     **dict.fromkeys(
         ("predicted", "log_free", "low_free", "high_free", "second_half", "success", "lower_bound", "q", "largest_eps")
     ),
-    **dict.fromkeys(("extra", "footnote", "necessity", "tuned", "own_notion", "note", "rule", "problem", "preset"), ""),
+    **dict.fromkeys(
+        (
+            "extra",
+            "footnote",
+            "necessity",
+            "tuned",
+            "own_notion",
+            "noise",
+            "needed",
+            "note",
+            "rule",
+            "problem",
+            "preset",
+        ),
+        "",
+    ),
     "columns": {},
     **{name: [] for name in ("local_slopes", "unreached", "points")},
     "seeds": 0,
@@ -263,14 +278,19 @@ def notes(rows: Sequence[RateRecord]) -> list[str]:
             said.append(f"{_share(row['success'])} of the trials reached their accuracy")
         said += [
             text
-            for text in (row["necessity"], row["tuned"], row["own_notion"] and f"in its own notion {row['own_notion']}")
+            for text in (
+                row["necessity"],
+                row["tuned"],
+                row["noise"],
+                row["own_notion"] and f"in its own notion {row['own_notion']}",
+            )
             if text
         ]
         said += [
             f"not fitted: {grid} {u['value']:.3g}, {done} by {u['reached']} of {u['seeds']} seeds{_why(u)}"
             for u in row["unreached"]
         ]
-        said += [text for text in (row["note"], row["footnote"]) if text]
+        said += [text for text in (row["needed"], row["note"], row["footnote"]) if text]
         out.append(f"{name_of(row)}: {'; '.join(said)}")
     return out
 

@@ -19,12 +19,15 @@ def figure(title: str, rows: Sequence[RateRecord]) -> str:
 
 
 def rate_figure(title: str, rows: Sequence[RateRecord], families: Mapping[str, str] | None = None) -> Figure:
-    """Log-log curves of cost against 1/eps (or kappa), each with its claimed slope dashed through its first point."""
+    """Log-log curves of cost against 1/eps (or kappa), each with its claimed slope dashed through its first point.
+
+    Below are the slopes from each point to the next, of the count that decides, where a row has them.
+    """
     drawn = [row for row in rows if row["points"]]
     style = _looks(drawn, families)
     with style_figures.settings():
-        canvas = Figure(figsize=(8.4, max(4.2, 0.8 + 0.19 * len(drawn))), layout="constrained")
-        axes = canvas.subplots()
+        canvas = Figure(figsize=(8.4, max(5.6, 2.2 + 0.19 * len(drawn))), layout="constrained")
+        axes, local = canvas.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         lines, names = [], []
         for row in drawn:
             eps = np.array([p["eps"] for p in row["points"]])
@@ -34,12 +37,13 @@ def rate_figure(title: str, rows: Sequence[RateRecord], families: Mapping[str, s
             (line,) = axes.plot(x, cost, markersize=3, linewidth=1.2, **look)
             if row["claimed"] is not None:
                 axes.plot(x, cost[0] * (x / x[0]) ** row["claimed"], "--", color=look["color"], linewidth=0.7)
+            if len(row["local_slopes"]) == len(x) - 1:
+                local.plot(np.sqrt(x[1:] * x[:-1]), row["local_slopes"], markersize=3, linewidth=0.8, **look)
             lines.append(line)
             names.append(name_of(row) + (f" {row['measured']:.2f}" if row["measured"] is not None else ""))
         over = {row["over"] for row in drawn} or {"eps"}
-        axes.set(
-            xscale="log", yscale="log", xlabel=" or ".join(_X.get(o, o) for o in sorted(over)), ylabel="oracle calls"
-        )
+        axes.set(xscale="log", yscale="log", ylabel="oracle calls")
+        local.set(xlabel=" or ".join(_X.get(o, o) for o in sorted(over)), ylabel="local slope")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())

@@ -15,14 +15,13 @@ from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.claim import Claim
 from bilevelbench.model.queries import QUERIES
 from bilevelbench.report.analysis import predict
-from bilevelbench.report.analysis.fit import OUTSIDE, Fit, fit, slope_of_logs, verdict
+from bilevelbench.report.analysis.fit import OUTSIDE, Fit, slope_of_logs, verdict
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 from bilevelbench.studies.rates.plan import Point, runs_by_value, which_reached, whole
 from bilevelbench.studies.rates.presets import preset_of
+from bilevelbench.studies.rates.sides import FEWEST, Sides, fit_row, necessity, needed, noise, own_notion
 from bilevelbench.studies.rates.suite import Preset, RateRow
-
-_FEWEST = 3  # values for a line
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,8 @@ class Measurement:
     necessity: str
     tuned: str
     own_notion: str
+    noise: str
+    needed: str  # the range that a verdict would take
     note: str
     points: list[dict[str, float]] = field(default_factory=list)
 
@@ -104,32 +105,33 @@ def exponent_of(claim: Claim | None, row: RateRow) -> float | None:
 def measure(
     row: RateRow,
     points: Sequence[Point],
-    weakened: Sequence[Point],
-    own: Sequence[Point],
+    sides: Sides,
     results: Results,
     registry: Registry,
     q: float | None = None,
     tuned: str = "",
     preset: Preset = "rate",
 ) -> Measurement:
-    """What these points say about the row; `weakened` and `own` are those of its two side experiments."""
+    """What these points say about the row, and what its side experiments do."""
     cls = registry.algorithm(row.method).value
     claim = claim_of(cls, row)
     exponent = exponent_of(claim, row)
     target = None if exponent is None else predict.asymptotic(exponent, row.set_by, q)
     table = runs_by_value(points, results)
     values = whole(row, table)
+    counted = _counted(row)
     if row.over is not None:
-        _divide(table, points, row.log_free, row.over)
-    counted = row.log_free if row.over is None else f"{row.log_free} / {row.over}"
-    fits = {name: _fit(table, values, name, row) for name in ("cost", "steps", counted)}
+        _divide(table, points, row, counted)
+    fits = {name: fit_row(table, values, name, row) for name in ("cost", "steps", counted)}
     reached = [_accuracy(table[v], v, row) for v in values]
     logs = slope_of_logs(reached, max(1, claim.log_power)) if row.logs and claim and claim.tilde else 0.0
     largest = None if row.eps is None else _largest_eps(cls, points)
     outside = largest is not None and all(value > largest for value in row.grid())
+    said = verdict(fits[counted], exponent, target, len(values), row.rule == "horizon", logs)
+    shown = [_point(table[v], v, row) for v in values]
     return Measurement(
-        **_stated(row, cls, claim, points),
-        **_slopes(fits["cost"], fits["steps"], fits[counted]),
+        **stated(row, cls, claim, str(points[0].trial.problem.variant)),
+        **lines(fits["cost"], fits["steps"], fits[counted]),
         preset=preset_of(row, preset),
         q=q,
         claimed=exponent,
@@ -141,18 +143,18 @@ def measure(
         eps_min=min(reached) if reached else None,
         success=_success(table) if row.rule == "second_order" else None,
         largest_eps=largest,
-        verdict=OUTSIDE
-        if outside
-        else verdict(fits[counted], exponent, target, len(values), row.rule == "horizon", logs),
+        verdict=OUTSIDE if outside else said,
         unreached=[_unreached(v, table[v], row) for v in row.grid() if v not in values],
-        necessity=_necessity(row, weakened, results, fits["cost"]),
+        necessity=necessity(row, sides.weakened, results, fits["cost"]),
         tuned=tuned,
-        own_notion=_own(row, own or points, results),
-        points=[_point(table[v], v, row) for v in values],
+        own_notion=own_notion(row, sides.own or points, results),
+        noise=noise(row, points, sides.without_noise, results, fits["cost"]),
+        needed=needed(row, said, shown, fits[counted]),
+        points=shown,
     )
 
 
-def _stated(row: RateRow, cls: type[Algorithm], claim: Claim | None, points: Sequence[Point]) -> dict[str, Any]:
+def stated(row: RateRow, cls: type[Algorithm], claim: Claim | None, problem: str) -> dict[str, Any]:
     """What was said before anything was measured."""
     return {
         "table": claim.table if claim else None,
@@ -165,7 +167,7 @@ def _stated(row: RateRow, cls: type[Algorithm], claim: Claim | None, points: Seq
         "tilde": bool(claim and claim.tilde),
         "extra": claim.extra if claim else "",
         "footnote": claim.footnote if claim else "",
-        "problem": str(points[0].trial.problem.variant),
+        "problem": problem,
         "set_by": row.set_by,
         "rule": row.rule,
         "seeds": row.seeds,
@@ -173,7 +175,7 @@ def _stated(row: RateRow, cls: type[Algorithm], claim: Claim | None, points: Seq
     }
 
 
-def _slopes(calls: Fit | None, steps: Fit | None, free: Fit | None) -> dict[str, Any]:
+def lines(calls: Fit | None, steps: Fit | None, free: Fit | None) -> dict[str, Any]:
     """The three lines that were fitted; None for one that had too few points."""
     return {
         "measured": calls.slope if calls else None,
@@ -196,35 +198,32 @@ def _columns(
     """Each query of the method by itself, as far as every trial made it."""
     asked = dict.fromkeys(query.column for name, query in QUERIES.items() if name in cls.uses)
     made = [name for name in asked if all((table[v][name] > 0).all() for v in values)]
-    fits = {name: _fit(table, values, name, row) for name in made}
+    fits = {name: fit_row(table, values, name, row) for name in made}
     return {name: [found.slope, found.low, found.high] for name, found in fits.items() if found is not None}
 
 
-def _divide(table: dict[float, pd.DataFrame], points: Sequence[Point], count: str, parameter: str) -> None:
+def _counted(row: RateRow) -> str:
+    """What the verdict is about, in words of the tables."""
+    if row.over is None:
+        return row.log_free
+    power = "" if row.over_power == 1 else f"^{row.over_power:g}"
+    return f"{row.log_free} / " + (f"({row.over}/{row.sweep}{power})" if row.over_power else row.over)
+
+
+def _divide(table: dict[float, pd.DataFrame], points: Sequence[Point], row: RateRow, counted: str) -> None:
     """A count without its known logarithm: over the parameter of the preset that holds it."""
     given = {p.value: p.trial.algorithm.params for p in points}
     for value, frame in table.items():
-        if parameter not in given[value]:
+        if row.over not in given[value]:
             raise InvalidInput(
-                f"over = {parameter!r}: the preset sets no such parameter{suggestion(parameter, given[value])}"
+                f"over = {row.over!r}: the preset sets no such parameter{suggestion(str(row.over), given[value])}"
             )
-        frame[f"{count} / {parameter}"] = frame[count] / given[value][parameter]
+        frame[counted] = frame[row.log_free] / given[value][row.over] * value**row.over_power
 
 
 def _success(table: Mapping[float, pd.DataFrame]) -> float:
     status = pd.concat([frame["status"] for frame in table.values()])
     return float((status == Status.TARGET).mean())
-
-
-def _fit(table: Mapping[float, pd.DataFrame], values: list[float], column: str, row: RateRow) -> Fit | None:
-    if len(values) < _FEWEST:
-        return None
-    cost = np.log(np.stack([table[v][column].to_numpy(dtype=float) for v in values], axis=1))
-    if row.rule == "horizon":
-        x = -np.log(np.stack([table[v]["accuracy"].to_numpy(dtype=float) for v in values], axis=1))
-        return fit(x, cost)
-    inverse = -1.0 if row.sweep is None else 1.0
-    return fit(inverse * np.log(np.asarray(values)), cost)
 
 
 def _accuracy(frame: pd.DataFrame, value: float, row: RateRow) -> float:
@@ -259,7 +258,7 @@ def _unreached(value: float, frame: pd.DataFrame, row: RateRow) -> dict[str, Any
 def _predicted(cls: type[Algorithm], points: Sequence[Point], values: list[float], q: float, rule: str) -> float | None:
     methods = {p.value: cls.model_validate(p.trial.algorithm.params) for p in points}
     etas = [methods[v].x_step() for v in values]
-    if len(values) < _FEWEST or any(eta is None for eta in etas) or rule == "second_order":
+    if len(values) < FEWEST or any(eta is None for eta in etas) or rule == "second_order":
         return None
     return predict.slope(values, [eta for eta in etas if eta is not None], q, rule)
 
@@ -268,45 +267,3 @@ def _largest_eps(cls: type[Algorithm], points: Sequence[Point]) -> float | None:
     """Over the grid, whose presets all have the theorem's powers of eps."""
     each = (cls.model_validate(p.trial.algorithm.params).largest_eps(p.value) for p in points)
     return min((eps for eps in each if eps is not None), default=None)
-
-
-def _necessity(row: RateRow, points: Sequence[Point], results: Results, calls: Fit | None) -> str:
-    """What the weakened row shows, in words: its slope beside that of the row, or where it stops getting there."""
-    if row.weakened is None:
-        return ""
-    table = runs_by_value(points, results)
-    if not table:
-        return "not checked: the row itself reached nothing"
-    values = whole(row, table)
-    found, told = _fit(table, values, "cost", row), row.weakened.text
-    beside = "" if calls is None else f" (the row: {calls.slope:.2f})"
-    if row.rule == "horizon":
-        if found is None:
-            return f"{told}: no slope, {len(values)} of {len(table)} horizons were finished by all seeds"
-        return f"{told}: slope of the calls {found.slope:.2f}{beside}, at the end {found.local[-1]:.2f}"
-    missed = [v for v in table if v not in values]
-    what, within = row.sweep or "eps", f"within {row.weakened.patience:g} times the steps of the row"
-    said = [] if found is None else [f"slope of the calls {found.slope:.2f}{beside}"]
-    if missed:
-        seeds = int(which_reached(table[missed[-1]], False).sum())
-        said.append(
-            f"{len(values)} of {len(table)} {what} reached by all seeds {within}, {missed[-1]:.3g} by {seeds} of {row.seeds}"
-        )
-    elif found is not None and calls is not None and found.slope <= calls.high:
-        said.append("all reached; this part of the preset is not needed here")
-    else:
-        said.append(f"all reached {within}")
-    return f"{told}: {'; '.join(said)}"
-
-
-def _own(row: RateRow, points: Sequence[Point], results: Results) -> str:
-    if row.own_notion is None:
-        return ""
-    horizons = row.rule == "horizon"
-    table = runs_by_value(points, results, row.own_notion if horizons else "mean_grad_phi")
-    values = whole(row, table)
-    found = _fit(table, values, "cost", row)
-    if found is None:
-        what = "horizons finished" if horizons else "eps reached"
-        return f"{row.own_notion}: {len(values)} {what} by all seeds, too few for a slope"
-    return f"{row.own_notion}: {found.slope:.2f} [{found.low:.2f}, {found.high:.2f}] in calls"

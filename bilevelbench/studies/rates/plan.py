@@ -17,6 +17,7 @@ from bilevelbench.studies.rates.presets import chosen, constants_of, preset_of, 
 from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite, Weakened
 
 _RATIO = 1.01  # evaluations: one percent apart in cost
+_QUIET = 2  # without noise a run may take twice the steps that it took with it
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,24 @@ def plan_own_notion(row: RateRow, suite: RateSuite, registry: Registry) -> list[
         Point(p.value, p.seed, p.trial.model_copy(update={"schedule": schedule}))
         for p in plan_row(row, suite, registry)
     ]
+
+
+def plan_without_noise(row: RateRow, points: Sequence[Point], results: Results) -> list[Point]:
+    """The same parameters where there is no noise, within the steps that the row took."""
+    if not row.without_noise:
+        return []
+    table = runs_by_value(points, results)
+    there = whole(row, table)
+    out = []
+    for p in points:
+        if p.value not in there:
+            continue
+        params = {name: value for name, value in p.trial.problem.params.items() if not name.startswith("sigma_")}
+        update: dict[str, object] = {"problem": p.trial.problem.model_copy(update={"params": params})}
+        if row.rule != "horizon":
+            update["budget"] = Budget(steps=_QUIET * int(table[p.value]["steps"].max()))
+        out.append(Point(p.value, p.seed, p.trial.model_copy(update=update)))
+    return out
 
 
 def runs_by_value(

@@ -63,11 +63,14 @@ def chosen(
         made = _made(cls, constants, value, row, preset)
     except MissingConstant as missing:
         raise MissingConstant(missing.constant, constants.problem, f"the {preset} preset of {cls.name}") from None
-    params = {name: v for name, v in made.given().items() if v is not None} | row.params
+    own = {name: v for name, v in row.params.items() if name in cls.model_fields or not _taken(cls, preset, name)}
+    params = {name: v for name, v in made.given().items() if v is not None} | own
     if preset == "tuned":
         params |= {name: factor * params[name] for name in upper_steps(cls)}
     if weakened is not None:
-        params |= {name: _times(params[name], by) for name, by in weakened.times.items()} | weakened.params
+        params |= {name: _whole(params[name], by * params[name]) for name, by in weakened.times.items()}
+        params |= {name: _whole(params[name], params[name] ** by) for name, by in weakened.powers.items()}
+        params |= weakened.params
     return params
 
 
@@ -108,5 +111,11 @@ def _called(cls: type[Algorithm], preset: str, constants: Constants, value: floa
     return made
 
 
-def _times(value: float, factor: float) -> float:
-    return math.ceil(value * factor) if isinstance(value, int) else value * factor
+def _taken(cls: type[Algorithm], preset: Preset, name: str) -> bool:
+    """Whether the preset takes this as an argument."""
+    return preset in _MADE_BY and name in inspect.signature(getattr(cls, _MADE_BY[preset])).parameters
+
+
+def _whole(like: float, value: float) -> float:
+    """Rounded up if it takes the place of a whole number."""
+    return math.ceil(value) if isinstance(like, int) else value

@@ -11,8 +11,9 @@ from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.problem import Problem
-from bilevelbench.studies.rates.measure import Measurement, measure
-from bilevelbench.studies.rates.plan import Point, plan_own_notion, plan_row, plan_weakened
+from bilevelbench.studies.rates.counted import measure_counted
+from bilevelbench.studies.rates.measure import Measurement, Sides, measure
+from bilevelbench.studies.rates.plan import Point, plan_own_notion, plan_row, plan_weakened, plan_without_noise
 from bilevelbench.studies.rates.presets import preset_of
 from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite
 from bilevelbench.studies.rates.tuned import Run, search
@@ -37,16 +38,20 @@ def run_rates(
 ) -> list[Measurement]:
     """Two passes, since the necessity check is held against the steps that a row took."""
     rows = [row.quickly() if quick else row for row in _wanted(suite, methods, setting)]
-    planned = [_planned(row, suite, registry, run, preset) for row in rows]
+    planned = [_planned(row, suite, registry, run, preset) for row in rows if not row.counted]
     results = run([p.trial for one in planned for p in (*one.points, *one.own)])
     weakened = [plan_weakened(one.row, suite, registry, one.points, results, preset) for one in planned]
-    results = run([p.trial for points in weakened for p in points])
-    return [
+    quiet = [plan_without_noise(one.row, one.points, results) for one in planned]
+    results = run([p.trial for points in (*weakened, *quiet) for p in points])
+    measured = [
         measure(
-            one.row, one.points, weak, one.own, results, registry, drift_of(suite, one.row, registry), one.tuned, preset
+            one.row, one.points, Sides(weak, one.own, still), results, registry, drift_of(suite, one.row, registry),
+            one.tuned, preset,
         )
-        for one, weak in zip(planned, weakened, strict=True)
-    ]
+        for one, weak, still in zip(planned, weakened, quiet, strict=True)
+    ]  # fmt: skip
+    run_rows = iter(measured)
+    return [measure_counted(row, suite, registry, preset) if row.counted else next(run_rows) for row in rows]
 
 
 def _wanted(suite: RateSuite, methods: Sequence[str], setting: str | None) -> list[RateRow]:

@@ -25,13 +25,15 @@ class _Table(BaseModel):
 class Weakened(_Table):
     """The necessity check: the same row with one part of its preset taken away, on its whole grid.
 
-    `params` replaces parameters of the preset, `times` multiplies them. It may take `patience` times the steps that the row
+    `params` replaces parameters of the preset, `times` multiplies them, and `powers` raises them to a power: 0.5 halves the
+    exponent of a batch that is a power of eps. It may take `patience` times the steps that the row
     itself took at the same value: then its slope shows, or where it stops getting there.
     """
 
     text: str
     params: dict[str, Any] = {}
     times: dict[str, PositiveFloat] = {}
+    powers: dict[str, PositiveFloat] = {}
     patience: PositiveFloat = 4.0
 
 
@@ -46,12 +48,16 @@ class RateRow(_Table):
     `at_eps`. `on` names another problem than the suite's, and `problem` has its parameters.
 
     `params` are handed to the preset if it takes them, and replace its choice if not. Preset `tuned` is `tuned_base`
-    with the x-step that takes the fewest calls, searched from `tuned_from` times that of the base.
+    with the x-step that takes the fewest calls, searched from `tuned_from` times that of the base, for each combination of
+    the parameters in `tuned_over`.
 
     `log_free` says which count the verdict is about, where the claim hides logarithms; with `over`, a parameter of the
-    preset, it is divided by that; with `logs` the count has those logarithms, and they are allowed for. `set_by` says what the
+    preset, it is divided by that, or with `over_power` by its logarithm alone, that is by the parameter over this power of the
+    swept value; with `logs` the count has those logarithms, and they are allowed for. `set_by` says what the
     preset depends on, and with that how the claim's exponent shows on the tail (`predict.asymptotic`). `claimed` replaces the
     claim's exponent, for parameters that it is not about; `lower_bound` is that of any method with the same oracle.
+    With `counted`, the powers in which parameters of the preset (or what is swept) enter the cost, nothing is run. With
+    `without_noise` the same parameters run on the same instances without their noise too, which tells whether it binds.
     """
 
     method: str
@@ -74,14 +80,18 @@ class RateRow(_Table):
     scale: PositiveFloat = 1.0
     tuned_base: Literal["rate", "theory"] = "rate"
     tuned_from: PositiveFloat = 1.0
+    tuned_over: dict[str, tuple[Any, ...]] = {}
     log_free: Literal["steps", "cost", "grad_g_y"] = "steps"
     over: str | None = None
+    over_power: float = 0.0
     logs: bool = False
     claimed: PositiveFloat | None = None
     lower_bound: PositiveFloat | None = None
     cap: Budget = Budget(steps=2_000_000)
     weakened: Weakened | None = None
     own_notion: str | None = None
+    counted: dict[str, float] = {}
+    without_noise: bool = False
     quick: dict[str, Any] = {}
     note: str = ""
 
@@ -101,6 +111,8 @@ class RateRow(_Table):
             raise ValueError("`sweep` and `values = [low, high]` go together")
         if self.values is not None and self.values[0] >= self.values[1]:
             raise ValueError(f"values = {list(self.values)}: the smallest comes first")
+        if self.over_power and (self.over is None or self.sweep is None):
+            raise ValueError(f"over_power = {self.over_power:g}: it goes with `over` and `sweep`")
         if self.eps is not None and self.eps[0] <= self.eps[1]:
             raise ValueError(f"eps = {list(self.eps)}: the largest comes first")
         return self

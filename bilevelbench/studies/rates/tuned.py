@@ -1,15 +1,18 @@
-"""Preset `tuned`: at every value of the grid the x-step that takes the fewest calls, and what a longer one does.
+"""Preset `tuned`: at every value of the grid the x-step that takes the fewest calls, and what one of twice its length does.
 
-A search by doubling from the row's own start, upwards while it pays and downwards while nothing gets there, then a second one
-by eighth roots of two between the best step and its double. Each try may take as many steps as the best so far: what takes
-more is not better. The value's own results decide what is tried next, so a search that was stopped goes on where it was.
+The row's own first step is halved until it gets there; then all steps up to four times that one run in one pack, each with
+as many outer steps as the best so far took: what takes more is not better. Where the best is twice the first or longer, the
+same again from there. With `tuned_over` this is done for each choice of some other parameters, and the cheapest is taken. The
+results decide what is tried next, so a search that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.plan.trial import Trial
@@ -21,7 +24,8 @@ from bilevelbench.studies.rates.suite import RateRow, RateSuite
 Run = Callable[[Sequence[Trial]], Results]
 
 _FURTHEST = 20  # doublings in each direction
-_BETWEEN = tuple(i / 8 for i in range(1, 8))
+_FINE, _COARSE = 32, 8  # tries in the first doubling above a step that works, and in the second
+_ABOVE = (*(i / _FINE for i in range(1, _FINE + 1)), *(1 + i / _COARSE for i in range(1, _COARSE + 1)))
 
 
 @dataclass
@@ -29,6 +33,7 @@ class _Search:
     """What was tried at one value: by the power of two on the first x-step, the mean logarithm of the calls, or infinity."""
 
     value: float
+    params: dict[str, Any] = field(default_factory=dict)
     tried: dict[float, float] = field(default_factory=dict)
     steps: dict[float, int] = field(default_factory=dict)
 
@@ -37,24 +42,28 @@ class _Search:
         good = {power: calls for power, calls in self.tried.items() if math.isfinite(calls)}
         return min(good, key=lambda power: good[power]) if good else None
 
+    @property
+    def calls(self) -> float:
+        """The logarithm of the fewest."""
+        return min(self.tried.values(), default=math.inf)
+
     def wanted(self) -> list[float]:
         """The powers to try next; none: done."""
         best = self.best
         if best is None:
             lower = min(self.tried, default=1.0) - 1
             return [lower] if -lower <= _FURTHEST else []
-        if best == round(best) and best + 1 not in self.tried and best < _FURTHEST:
-            return [best + 1]
-        return [power for part in _BETWEEN if (power := math.floor(best) + part) not in self.tried]
+        known = math.floor(best)
+        return [p for part in _ABOVE if (p := known + part) not in self.tried and p <= _FURTHEST]
 
     def cap(self) -> int | None:
         best = self.best
         return None if best is None else self.steps[best]
 
-    def longer(self) -> tuple[float, bool] | None:
-        """The next longer step that was tried, over the best one, and whether it got there."""
+    def twice(self) -> tuple[float, bool] | None:
+        """The shortest step tried of at least twice the best one's length, over that, and whether it got there."""
         best = self.best
-        above = [power for power in self.tried if best is not None and power > best]
+        above = [power for power in self.tried if best is not None and power >= best + 1]
         if best is None or not above:
             return None
         return 2.0 ** (min(above) - best), math.isfinite(self.tried[min(above)])
@@ -70,25 +79,31 @@ class TunedRow:
 
 def search(row: RateRow, suite: RateSuite, registry: Registry, run: Run) -> TunedRow:
     """All values of the grid at once, one round of tries after the other."""
-    searches = [_Search(value) for value in row.grid()]
-    kept: dict[tuple[float, float], list[Point]] = {}
+    choices = [dict(zip(row.tuned_over, choice, strict=True)) for choice in itertools.product(*row.tuned_over.values())]
+    searches = [_Search(value, params) for value in row.grid() for params in choices]
+    kept: dict[tuple[int, float], list[Point]] = {}
     while any(s.wanted() for s in searches):
-        planned = {(s.value, power): _plan(row, suite, registry, s, power) for s in searches for power in s.wanted()}
+        planned = {
+            (i, power): _plan(row, suite, registry, s, power) for i, s in enumerate(searches) for power in s.wanted()
+        }
         results = run([p.trial for points in planned.values() for p in points])
         kept |= planned
-        for s in searches:
-            for power in [power for value, power in planned if value == s.value]:
-                _note(row, s, power, planned[s.value, power], results)
+        for (i, power), points in planned.items():
+            _note(row, searches[i], power, points, results)
+    chosen = [min((s for s in searches if s.value == value), key=lambda s: s.calls) for value in row.grid()]
     points: list[Point] = []
-    for s in searches:
-        points += kept[s.value, s.best if s.best is not None else min(s.tried)]
-    return TunedRow(points, _told(row, searches))
+    for s in chosen:
+        points += kept[searches.index(s), s.best if s.best is not None else min(s.tried)]
+    return TunedRow(points, _told(row, chosen))
 
 
 def _plan(row: RateRow, suite: RateSuite, registry: Registry, s: _Search, power: float) -> list[Point]:
     cap = s.cap()
     caps = None if cap is None else {s.value: cap}
-    return plan_row(row, suite, registry, "tuned", grid=[s.value], caps=caps, factor=row.tuned_from * 2.0**power)
+    with_choice = row.model_copy(update={"params": row.params | s.params})
+    return plan_row(
+        with_choice, suite, registry, "tuned", grid=[s.value], caps=caps, factor=row.tuned_from * 2.0**power
+    )
 
 
 def _note(row: RateRow, s: _Search, power: float, points: Sequence[Point], results: Results) -> None:
@@ -103,14 +118,13 @@ def _told(row: RateRow, searches: Sequence[_Search]) -> str:
     if not known:
         return "no x-step got there"
     factors = " ".join(f"{row.tuned_from * 2.0**s.best:.3g}" for s in known if s.best is not None)
-    longer = [found for s in known if (found := s.longer()) is not None]
     told = f"x-step {factors} times the preset's"
+    for name in row.tuned_over:
+        told += f", {name} {' '.join(str(s.params[name]) for s in known)}"
+    longer = [found for s in known if (found := s.twice()) is not None]
     if not longer:
         return told
     times = sorted(times for times, _ in longer)
-    between = f"{times[0]:.2f}" if times[0] == times[-1] else f"{times[0]:.2f} to {times[-1]:.2f}"
+    between = f"{times[0]:.3g}" if times[0] == times[-1] else f"{times[0]:.3g} to {times[-1]:.3g}"
     lost = sum(not reached for _, reached in longer)
-    return (
-        f"{told}; the next longer steps, {between} times that, did not get there in as many steps at {lost} of "
-        f"{len(longer)} values"
-    )
+    return f"{told}; steps {between} times as long did not get there in as many steps at {lost} of {len(longer)} values"

@@ -14,6 +14,7 @@ mini-batches of size `batch`; without it every gradient is exact.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -22,6 +23,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import Algorithm, Claim, Constants, Oracle, PerLane
+from bilevelbench_methods.penalty.f2ba import F2BA
 from bilevelbench_methods.penalty.pair import USES, horizon_ratio, noise_of, pen_pair, penalty_gradient
 
 #: by noise: growth of the penalty and decay of the steps with the number of steps, and lower-level steps
@@ -97,6 +99,13 @@ class F2SA(Algorithm):
 
     def calls(self, step: int) -> dict[str, int]:
         return {"grad_f_x": 1, "grad_f_y": self.T_in, "grad_g_x": 2, "grad_g_y": 2 * self.T_in}
+
+    @classmethod
+    def from_theory(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
+        """The penalty of F2BA's theorem, times `scale`, and L_g/mu lower-level steps, which gain a constant factor."""
+        c, a = constants, 1 / (2 * constants.L_gy)
+        lam = scale * F2BA.from_theory(c, eps).lam
+        return cls(lam=lam, T_in=math.ceil(c.L_gy / c.mu), a_y=a, a_z=a)
 
     @classmethod
     def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:

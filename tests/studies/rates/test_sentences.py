@@ -11,8 +11,9 @@ import pytest
 from bilevelbench.report.analysis.fit import Fit
 from bilevelbench.report.analysis.rates import _OPTIONAL, _REQUIRED, COLUMNS, cells, notes
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
-from bilevelbench.studies.rates.measure import _necessity, _own, _unreached
+from bilevelbench.studies.rates.measure import _unreached
 from bilevelbench.studies.rates.plan import Point
+from bilevelbench.studies.rates.sides import necessity, noise, own_notion
 from bilevelbench.studies.rates.suite import RateRow
 
 BLANK = _OPTIONAL | {"label": "m", "setting": "deterministic", "verdict": "matches"}
@@ -111,7 +112,7 @@ WEAK = {"weakened": {"text": "lam = 4", "patience": 2}, "seeds": 2}
 
 def said(row: RateRow, values: dict[float, list[str]], slope: float | None = None) -> str:
     calls = None if slope is None else Fit(slope, slope - 0.01, slope + 0.01, slope, ())
-    return _necessity(row, *made(values), calls)
+    return necessity(row, *made(values), calls)
 
 
 def test_necessity_tells_what_was_reached_and_no_more():
@@ -148,13 +149,42 @@ def test_necessity_of_a_horizon_is_a_slope_or_the_number_of_horizons():
 def test_own_notion_says_what_it_counted():
     horizons = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(5, 6), seeds=1, own_notion="own")
     few = {32.0: ["budget"], 64.0: ["diverged"]}
-    assert _own(horizons, *made(few)) == "own: 1 horizons finished by all seeds, too few for a slope"
+    assert own_notion(horizons, *made(few)) == "own: 1 horizons finished by all seeds, too few for a slope"
     eps = RateRow(method="pbgd", eps=(0.2, 0.1), ratio=2, seeds=1, own_notion="own")
     assert (
-        _own(eps, *made({0.2: ["target"], 0.1: ["budget"]})) == "own: 1 eps reached by all seeds, too few for a slope"
+        own_notion(eps, *made({0.2: ["target"], 0.1: ["budget"]}))
+        == "own: 1 eps reached by all seeds, too few for a slope"
     )
 
 
 def test_theorem_s_range_is_told_only_where_it_was_missed():
     assert "for eps below 0.00015 only" in note(verdict="outside the theorem's range", largest_eps=1.5e-4)
     assert "theorem" not in note(verdict="matches", largest_eps=16.0)
+
+
+def quietly(row: RateRow, loud: float, still: float) -> str:
+    """The mean accuracy of each horizon T is loud or still times T^-1/4, with a cost of T."""
+    horizons = {value: ["budget"] for value in row.grid()}
+    points, results = made(horizons)
+    others = [Point(p.value, p.seed, SimpleNamespace(id=f"still-{p.trial.id}")) for p in points]
+    runs, curve = results.runs.copy(), results.curve.copy()
+    curve["mean_grad_phi"] *= loud
+    quiet_runs, quiet_curve = results.runs.copy(), results.curve.copy()
+    for frame in (quiet_runs, quiet_curve):
+        frame["trial_id"] = "still-" + frame["trial_id"].astype(str)
+    quiet_curve["mean_grad_phi"] *= still
+    both = Results(pd.concat([runs, quiet_runs]), pd.concat([curve, quiet_curve]), [])
+    return noise(row, points, others, both, Fit(4.0, 3.99, 4.01, 4.0, ()))
+
+
+def test_noise_binds_only_where_it_changes_what_is_reached():
+    row = RateRow(method="ttsa", rule="horizon", set_by="steps", horizons=(5, 8), seeds=1, without_noise=True)
+    same = quietly(row, 1.05, 1.0)
+    assert same == (
+        "without noise, with the same parameters: slope of the calls 4.00 (the row: 4.00); the schedule alone gives this "
+        "slope; noise was not binding"
+    )
+    binds = quietly(row, 1.6, 1.0)
+    assert "not binding" not in binds
+    assert binds.endswith("and accuracy of 0.25 in place of 0.4 at the end")
+    assert noise(row.model_copy(update={"without_noise": False}), [], [], made({})[1], None) == ""

@@ -1,0 +1,120 @@
+"""The side experiments of a row, in sentences: a weakened preset, the method's own notion of stationarity, no noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bilevelbench.report.analysis.fit import FEWEST_EPS, TOLERANCE, Fit, fit
+from bilevelbench.results.schema import Results
+from bilevelbench.studies.rates.plan import Point, runs_by_value, which_reached, whole
+from bilevelbench.studies.rates.suite import RateRow
+
+FEWEST = 3  # values for a line
+
+_SAME = 0.1  # an accuracy, or a number of steps, that noise changes by less than this does not depend on it
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The points of the side experiments; none where a row has none."""
+
+    weakened: Sequence[Point] = ()
+    own: Sequence[Point] = ()
+    without_noise: Sequence[Point] = ()
+
+
+def fit_row(table: Mapping[float, pd.DataFrame], values: list[float], column: str, row: RateRow) -> Fit | None:
+    """The line through a column's logarithms; None: too few values."""
+    if len(values) < FEWEST:
+        return None
+    cost = np.log(np.stack([table[v][column].to_numpy(dtype=float) for v in values], axis=1))
+    if row.rule == "horizon":
+        x = -np.log(np.stack([table[v]["accuracy"].to_numpy(dtype=float) for v in values], axis=1))
+        return fit(x, cost)
+    inverse = -1.0 if row.sweep is None else 1.0
+    return fit(inverse * np.log(np.asarray(values)), cost)
+
+
+def necessity(row: RateRow, points: Sequence[Point], results: Results, calls: Fit | None) -> str:
+    """What the weakened row shows, in words: its slope beside that of the row, or where it stops getting there."""
+    if row.weakened is None:
+        return ""
+    table = runs_by_value(points, results)
+    if not table:
+        return "not checked: the row itself reached nothing"
+    values = whole(row, table)
+    found, told = fit_row(table, values, "cost", row), row.weakened.text
+    beside = "" if calls is None else f" (the row: {calls.slope:.2f})"
+    if row.rule == "horizon":
+        if found is None:
+            return f"{told}: no slope, {len(values)} of {len(table)} horizons were finished by all seeds"
+        return f"{told}: slope of the calls {found.slope:.2f}{beside}, at the end {found.local[-1]:.2f}"
+    missed = [v for v in table if v not in values]
+    what, within = row.sweep or "eps", f"within {row.weakened.patience:g} times the steps of the row"
+    said = [] if found is None else [f"slope of the calls {found.slope:.2f}{beside}"]
+    if missed:
+        seeds = int(which_reached(table[missed[-1]], False).sum())
+        said.append(
+            f"{len(values)} of {len(table)} {what} reached by all seeds {within}, {missed[-1]:.3g} by {seeds} of {row.seeds}"
+        )
+    elif found is not None and calls is not None and found.slope <= calls.high:
+        said.append("all reached; this part of the preset is not needed here")
+    else:
+        said.append(f"all reached {within}")
+    return f"{told}: {'; '.join(said)}"
+
+
+def own_notion(row: RateRow, points: Sequence[Point], results: Results) -> str:
+    """The exponent in the method's own notion of stationarity."""
+    if row.own_notion is None:
+        return ""
+    horizons = row.rule == "horizon"
+    table = runs_by_value(points, results, row.own_notion if horizons else "mean_grad_phi")
+    values = whole(row, table)
+    found = fit_row(table, values, "cost", row)
+    if found is None:
+        what = "horizons finished" if horizons else "eps reached"
+        return f"{row.own_notion}: {len(values)} {what} by all seeds, too few for a slope"
+    return f"{row.own_notion}: {found.slope:.2f} [{found.low:.2f}, {found.high:.2f}] in calls"
+
+
+def noise(row: RateRow, points: Sequence[Point], without: Sequence[Point], results: Results, calls: Fit | None) -> str:
+    """Whether noise binds: the same parameters without it get as far in other numbers of steps, or further in as many."""
+    if not row.without_noise:
+        return ""
+    with_noise, still = runs_by_value(points, results), runs_by_value(without, results)
+    values = [v for v in whole(row, still) if v in whole(row, with_noise)]
+    found = fit_row(still, values, "cost", row)
+    if found is None or calls is None:
+        return f"without noise: {len(values)} values reached by all seeds, too few for a slope"
+    column = "accuracy" if row.rule == "horizon" else "steps"
+    last = values[-1]
+    by = abs(float(np.log(with_noise[last][column].mean() / still[last][column].mean())))
+    told = f"without noise, with the same parameters: slope of the calls {found.slope:.2f} (the row: {calls.slope:.2f})"
+    if by < _SAME and abs(found.slope - calls.slope) < TOLERANCE:
+        return f"{told}; the schedule alone gives this slope; noise was not binding"
+    there, here = (table[last][column].mean() for table in (still, with_noise))
+    return f"{told}, and {column} of {there:.3g} in place of {here:.3g} at the end"
+
+
+def needed(row: RateRow, said: str, points: Sequence[Mapping[str, float]], free: Fit | None) -> str:
+    """The range that a verdict would take, and its calls by the slopes that were measured, where this one is too short."""
+    if len(points) < 2 or row.rule == "horizon":
+        return ""
+    first, last = points[0], points[-1]
+    span = max(first["eps"] / last["eps"], last["eps"] / first["eps"])
+    slope = float(np.log(last["cost"] / first["cost"]) / np.log(span))
+    if said == "unmeasured":
+        further, why = row.ratio ** (FEWEST_EPS - len(points)), f"{FEWEST_EPS} values reached by all seeds"
+    elif said == "not straight" and free is not None:
+        further, why = span**0.5, "a range as long that starts where the second half does"
+        slope += free.second_half - free.slope
+    else:
+        return ""
+    end = last["eps"] / further if row.sweep is None else last["eps"] * further
+    calls = last["cost"] * further**slope
+    return f"for a verdict it would take {why}: to {row.sweep or 'eps'} {end:.3g}, about {calls:.1e} calls in each trial there"
