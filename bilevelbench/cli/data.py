@@ -85,9 +85,13 @@ def _row(file: DataFile, problems: list[str]) -> FileRow:
     }
 
 
-data = typer.Typer(help="List, fetch and verify the data files of the problems.", no_args_is_help=True)
+data = typer.Typer(
+    help="List, fetch and verify the data files of the problems.",
+    epilog="Example: `bilevelbench data list`",
+    no_args_is_help=True,
+)
 
-FileNames = Annotated[list[str] | None, typer.Argument(help="FileNames of data files; nothing means all.")]
+FileNames = Annotated[list[str] | None, typer.Argument(help="Names of data files. Default: all.")]
 
 
 @data.command("list", epilog="Example: `bilevelbench data list --json`")
