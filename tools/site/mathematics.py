@@ -116,4 +116,5 @@ def _element(kind: str, token: str, prefix: bool) -> str:
         return f"<{tag}>{escape(shown)}</{tag}>"
     sign = OPERATORS.get(token, token)
     form = ' form="prefix"' if prefix and token in "-+" else ""
-    return f'<mo stretchy="false"{form}>{escape(sign)}</mo>'
+    tight = ' lspace="0" rspace="0"' if token in "|‖/" else ""
+    return f'<mo stretchy="false"{form}{tight}>{escape(sign)}</mo>'
