@@ -102,7 +102,7 @@ def data_list(as_json: Json = False) -> None:
     show("data", list_files(registry()), as_json)
 
 
-@data.command("fetch", epilog="Example: `bilevelbench data fetch --from ~/Downloads`")
+@data.command("fetch", epilog="Example: `bilevelbench data fetch abalone`")
 def data_fetch(
     names: FileNames = None,
     source: Annotated[Path | None, typer.Option("--from", help="A file or folder instead of the network.")] = None,
