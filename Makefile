@@ -11,7 +11,7 @@ EXECUTION ?=
 # Results of others, as they sent them in.
 SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
 
-.PHONY: run test test-slow test-slow-again test-quick soak coverage install bench lint leaderboard page clean
+.PHONY: run test test-slow test-slow-again test-quick soak coverage install bench lint leaderboard page docs clean
 
 run: install
 	$(BIN)/bilevelbench run --all
@@ -67,6 +67,10 @@ leaderboard: install
 # The page of the published results, without running anything.
 page: install
 	$(BIN)/bilevelbench leaderboard build leaderboard/results/official/* $(SUBMITTED) -o build/site
+
+# The documentation, with every warning an error; beside the board, if that was built first (`make page docs`).
+docs: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import typer
 
@@ -20,19 +21,40 @@ from bilevelbench.cli.rates import rates
 from bilevelbench.cli.report import report
 from bilevelbench.cli.run import run
 from bilevelbench.cli.tune import tune
+from bilevelbench.cli.tutorial import tutorial
 from bilevelbench.engine.agents.torchrun import under_torchrun
 from bilevelbench.errors import BilevelbenchError
+
+_FIRST = """\
+bilevelbench compares methods for bilevel optimisation and counts every call that they make.
+
+To begin with:  bilevelbench tutorial         four commands, explained and run, in a temporary folder
+An example:     bilevelbench run -a f2ba -a aid -p quadratic --budget 3000 -o out
+What there is:  bilevelbench list             methods, problems, suites
+One of them:    bilevelbench info f2ba        equations, parameters, claims
+Your own:       bilevelbench new method mine --file
+Everything:     bilevelbench --help
+"""
 
 app = typer.Typer(
     name="bilevelbench",
     help="Benchmarks for bilevel optimisation whose counts can be trusted.",
-    epilog="Examples: `bilevelbench run --all`\n\n`bilevelbench run -a f2ba -p quadratic --steps 100 -o out`\n\n"
-    "`bilevelbench report out --format md`",
-    no_args_is_help=True,
-    add_completion=False,
+    epilog="Examples: `bilevelbench tutorial`\n\n`bilevelbench run --all`\n\n"
+    "`bilevelbench run -a f2ba -p quadratic --steps 100 -o out`\n\n`bilevelbench report out --format md`",
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+
+@app.callback()
+def first(context: typer.Context) -> None:
+    """Benchmarks for bilevel optimisation whose counts can be trusted."""
+    if context.invoked_subcommand is None:
+        typer.echo(_FIRST, nl=False)
+
+
+app.command(epilog="Example: `bilevelbench tutorial`")(tutorial)
 
 app.add_typer(data, name="data")
 app.add_typer(leaderboard, name="leaderboard")
@@ -40,14 +62,14 @@ app.add_typer(leaderboard, name="leaderboard")
 _RUN_EXAMPLES = (
     "Examples: `bilevelbench run --all`\n\n"
     "`bilevelbench run -a 'f2ba[K=3,lam=10,100]' -p 'quadratic[dim_x=5]' --steps 50 --seeds 2 -o out`\n\n"
-    "`bilevelbench run -a my_method.py -a f2ba -p quadratic --budget 10000 --target 1e-4`"
+    "`bilevelbench run -a my_method.py -a f2ba -p quadratic --budget 10000 --target 1e-2 -o out`"
 )
 
 app.command(epilog=_RUN_EXAMPLES)(run)
 
 app.command(
     epilog="Examples: `bilevelbench tune -a f2ba -a aid -p quadratic --budget 2000 --trials 36 -o tuning`\n\n"
-    "`bilevelbench tune -a 'f2ba[lam=10,100,eta_x=0.1,1]' -p quadratic --search halving --cost 20000`\n\n"
+    "`bilevelbench tune -a 'f2ba[lam=10,100,eta_x=0.1,1]' -p quadratic --search halving --cost 20000 -o halving`\n\n"
     "`bilevelbench run --suite tuning/best.toml -o tuned`"
 )(tune)
 
@@ -58,19 +80,19 @@ app.command(epilog="Example: `bilevelbench info f2ba`")(info)
 app.command(epilog="Example: `bilevelbench rates --table 1 --quick`")(rates)
 
 app.command(
-    epilog="Examples: `bilevelbench report results --format md`\n\n`bilevelbench report results --format latex -o paper/`"
+    epilog="Examples: `bilevelbench report out --format md`\n\n`bilevelbench report out --format latex -o paper/`"
 )(report)
 
 app.command(epilog="Examples: `bilevelbench check my_method.py`\n\n`bilevelbench check --all --json`")(check)
 
 app.command(epilog="Examples: `bilevelbench new method my_method --file`\n\n`bilevelbench new problem my_problem`")(new)
 
-app.command(epilog="Example: `bilevelbench merge mine theirs -o both`")(merge)
+app.command(epilog="Example: `bilevelbench merge out tuned -o both`")(merge)
 
 app.command(epilog="Example: `bilevelbench doctor --json`")(doctor)
 
 
-@app.command()
+@app.command(epilog="Example: `bilevelbench version`")
 def version() -> None:
     """Print the version."""
     import bilevelbench
@@ -78,10 +100,26 @@ def version() -> None:
     typer.echo(bilevelbench.__version__)
 
 
+def parser() -> Any:
+    """The command with all its verbs; a flag takes no value, so its help names no type."""
+    command = typer.main.get_command(app)
+    for verb in _verbs(command):
+        for option in verb.get_params(typer.Context(verb)):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+    return command
+
+
+def _verbs(command: Any) -> Iterator[Any]:
+    yield command
+    for verb in getattr(command, "commands", {}).values():
+        yield from _verbs(verb)
+
+
 def main() -> None:
     """Exit codes: 0 fine, 1 a check or every trial failed, 2 a mistake of the caller, 3 a bug, 130 interrupted."""
     try:
-        start(app)
+        start(parser())
     except BilevelbenchError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -85,9 +85,13 @@ def _row(file: DataFile, problems: list[str]) -> FileRow:
     }
 
 
-data = typer.Typer(help="List, fetch and verify the data files of the problems.", no_args_is_help=True)
+data = typer.Typer(
+    help="List, fetch and verify the data files of the problems.",
+    epilog="Example: `bilevelbench data list`",
+    no_args_is_help=True,
+)
 
-FileNames = Annotated[list[str] | None, typer.Argument(help="FileNames of data files; nothing means all.")]
+FileNames = Annotated[list[str] | None, typer.Argument(help="Names of data files. Default: all.")]
 
 
 @data.command("list", epilog="Example: `bilevelbench data list --json`")
@@ -98,7 +102,7 @@ def data_list(as_json: Json = False) -> None:
     show("data", list_files(registry()), as_json)
 
 
-@data.command("fetch", epilog="Example: `bilevelbench data fetch --from ~/Downloads`")
+@data.command("fetch", epilog="Example: `bilevelbench data fetch abalone`")
 def data_fetch(
     names: FileNames = None,
     source: Annotated[Path | None, typer.Option("--from", help="A file or folder instead of the network.")] = None,

@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 
-leaderboard = typer.Typer(help="The leaderboard: a static site of results and measured rates.", no_args_is_help=True)
+leaderboard = typer.Typer(
+    help="The leaderboard: a static site of results and measured rates.",
+    epilog="Example: `bilevelbench leaderboard build out -o site`",
+    no_args_is_help=True,
+)
 
 
-@leaderboard.command(epilog="Example: `bilevelbench leaderboard build results -o site`")
+@leaderboard.command(epilog="Example: `bilevelbench leaderboard build out -o site`")
 def build(
     folders: Annotated[list[Path], typer.Argument(help="Folders of results, of measured rates, or of both.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The site's folder; a site that is there is replaced.")],

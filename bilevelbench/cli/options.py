@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,8 +20,21 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _NAMED = "NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; repeatable."
-Methods = Annotated[list[str] | None, typer.Option("--method", "-a", help=_NAMED)]
-Problems = Annotated[list[str] | None, typer.Option("--problem", "-p", help=_NAMED)]
+
+
+def _begins(kind: str) -> Callable[[str], list[str]]:
+    """Completes a name in the shell, from the list that `bilevelbench list` has remembered: torch would take too long."""
+
+    def names(incomplete: str) -> list[str]:
+        from bilevelbench.discovery.remembered import remembered
+
+        return [row["name"] for row in (remembered() or {}).get(kind, []) if row["name"].startswith(incomplete)]
+
+    return names
+
+
+Methods = Annotated[list[str] | None, typer.Option("--method", "-a", help=_NAMED, autocompletion=_begins("methods"))]
+Problems = Annotated[list[str] | None, typer.Option("--problem", "-p", help=_NAMED, autocompletion=_begins("problems"))]
 
 # What a trial is given, for the commands that plan trials.
 BudgetLimit = Annotated[

@@ -30,14 +30,17 @@ class Constant:
 
 
 def exact(value: SupportsFloat) -> Constant:
+    """A constant that is attained."""
     return Constant(float(value), "exact")
 
 
 def bound(value: SupportsFloat) -> Constant:
+    """A constant that holds everywhere, maybe loosely."""
     return Constant(float(value), "bound")
 
 
 def estimated(value: SupportsFloat) -> Constant:
+    """A constant that was measured somewhere and promises nothing."""
     return Constant(float(value), "estimated")
 
 

@@ -1,0 +1,158 @@
+"""The whole site, built as CI does: no warning, no broken link, nothing from the network, and in a real Chromium no overflow and
+no violation that axe finds.
+
+Needs MkDocs (extra `docs`), a browser and, for axe, npm or `build/axe.min.js`. Screenshots go to build/screenshots.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / "build" / "axe.min.js"
+AXE_PACKAGE = "axe-core@4.14.0"
+#: One page of each main kind: prose, reference, catalogue, recommendation.
+KINDS = ("index.html", "reference/methods.html", "catalogue/methods/f2ba.html", "which-method.html")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.whole,
+    pytest.mark.filterwarnings("default::ResourceWarning", "default::DeprecationWarning"),
+]
+
+
+def missing(reason: str) -> None:
+    if os.environ.get("BILEVELBENCH_REQUIRE_BROWSER") == "1":
+        pytest.fail(f"the tests of the site have to run (BILEVELBENCH_REQUIRE_BROWSER=1), but {reason}")
+    pytest.skip(f"not run: {reason}")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    pytest.importorskip("mkdocs", reason="MkDocs is not installed; pip install -e '.[docs]'")
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    return folder
+
+
+class Page(HTMLParser):
+    """The links, the sources and the ids of one page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.sources: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids |= {value for name in ("id", "name") if (value := given.get(name))}
+        if tag in ("a", "link") and given.get("href"):
+            (self.links if tag == "a" else self.sources).append(str(given["href"]))
+        if tag in ("script", "img", "iframe") and given.get("src"):
+            self.sources.append(str(given["src"]))
+
+
+def test_no_link_is_broken_and_nothing_comes_from_the_network(site):
+    pages = {path.relative_to(site).as_posix(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert len(pages) > 100
+    broken = []
+    for name, page in pages.items():
+        for source in page.sources:
+            if urlsplit(source).scheme in ("http", "https") or source.startswith("//"):
+                broken.append(f"{name} loads {source}")
+        for link in [*page.links, *page.sources]:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (site / name).parent / unquote(parts.path) if parts.path else site / name
+            if not target.exists():
+                broken.append(f"{name} links to {link}, which is not there")
+            elif parts.fragment and target.suffix == ".html":
+                key = target.resolve().relative_to(site.resolve()).as_posix()
+                if unquote(parts.fragment) not in pages[key].ids and parts.fragment != "__top":
+                    broken.append(f"{name} links to {link}, which has no such place")
+    assert broken == []
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = os.environ.get("BILEVELBENCH_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        missing("there is no chromium; install Debian's: apt-get install chromium")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND"]
+        chromium = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield chromium
+        chromium.close()
+
+
+def test_no_page_is_wider_than_the_screen(site, browser):
+    page = browser.new_page()
+    failures = []
+    page.on("pageerror", lambda error: failures.append(f"{page.url}: {error}"))
+    for path in sorted(site.rglob("*.html")):
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            if width == 1280:
+                page.goto(path.as_uri(), wait_until="domcontentloaded")
+            wide = page.evaluate("document.scrollingElement.scrollWidth")
+            if wide > width:
+                failures.append(f"{path.relative_to(site)} is {wide} px wide at {width} px")
+    page.close()
+    assert failures == []
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    if not AXE.is_file():
+        npm = shutil.which("npm")
+        if npm is None:
+            missing(f"there is no npm to fetch axe with; put axe.min.js into {AXE.parent}")
+        AXE.parent.mkdir(exist_ok=True)
+        done = subprocess.run([npm, "pack", AXE_PACKAGE], cwd=AXE.parent, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            missing(f"npm could not fetch axe: {done.stderr[-300:]}")
+        with tarfile.open(AXE.parent / done.stdout.strip().splitlines()[-1]) as archive:
+            member = archive.extractfile("package/axe.min.js")
+            assert member is not None
+            AXE.write_bytes(member.read())
+    return AXE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", KINDS)
+def test_axe_finds_nothing(site, browser, axe, name, scheme):
+    page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 900})
+    page.goto((site / name).as_uri())
+    page.wait_for_timeout(500)
+    page.evaluate(axe)
+    found = page.evaluate("axe.run().then(done => done.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 200))]))")
+    page.close()
+    assert found == []
+
+
+def test_the_search_finds_a_method_offline(site, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto((site / "index.html").as_uri())
+    page.locator("input[name=query]").click()
+    page.locator("input[name=query]").press_sequentially("f3bsa")
+    page.locator(".md-search-result__item a").first.wait_for(timeout=20_000)
+    assert "f3bsa" in page.locator(".md-search-result__item").first.inner_text().lower()
+    page.close()

@@ -1,0 +1,94 @@
+"""The page that recommends a method: every number and every sentence about one is made from the published results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import pandas as pd
+from fragments import code, table
+
+from bilevelbench.leaderboard.settings import SETTINGS
+
+#: How many methods a table of this page shows.
+SHOWN = 6
+
+HEAD = """# Which method should I use?
+
+If f and g are two torch functions of your own, you need not choose: [`solve`](solve.md) tries a few methods with a small part
+of your budget and goes on with the best. If you compare methods, or write a benchmark, read on.
+
+Ask three questions:
+
+1. **Are the answers exact?** Without noise and without mini-batches take the first table. With noise in f alone the second,
+   with noise in g as well the third; with a finite data set that you draw batches from, the one on finite sums.
+2. **Can you afford products with second derivatives?** Automatic differentiation gives a Hessian-vector product for the price of
+   a few gradients, but needs the memory for it. If not, take the best method whose oracle is *gradient*.
+3. **Do saddle points matter?** Then the last table counts: there a point has to be a minimum as far as curvature can tell.
+
+"""
+
+
+def choice_page(boards: Mapping[str, pd.DataFrame], kinds: Mapping[str, Mapping[str, str]], lead: str) -> str:
+    """`boards` has the rows of each setting's board, out of the box; `kinds` says which oracle a method needs."""
+    parts = [HEAD, lead]
+    for setting, rows in boards.items():
+        known = rows.assign(oracle=[kinds[method]["oracle"] for method in rows["method"]])
+        about = SETTINGS[setting]
+        parts += [f"\n## {about.name.capitalize()}\n", f"{about.what} {advice(known)}\n", _table(known.head(SHOWN)), ""]
+    return "\n".join(parts)
+
+
+def advice(rows: pd.DataFrame) -> str:
+    """What the board says, in sentences; `rows` come best first."""
+    best = rows.iloc[0]
+    if best["reached"] == 0 or not math.isfinite(best["relative"]):
+        most = rows.sort_values("reached", ascending=False).iloc[0]
+        if most["reached"] == 0:
+            return "No method of this board reached any accuracy with its default parameters: tune before you choose."
+        return (
+            f"No method reached half of what was asked with its default parameters; {code(most['method'])} reached most, "
+            f"{_share(most)}. Tune before you choose."
+        )
+    tied = [method for method in rows.loc[rows["group"] == best["group"], "method"] if method != best["method"]]
+    said = [f"Begin with {code(best['method'])}: it has the best mean rank and reached {_share(best)}."]
+    if tied:
+        said.append(f"The board cannot tell {_listed(tied)} apart from it.")
+    gradient = rows[rows["oracle"] == "gradient"]
+    if best["oracle"] != "gradient" and len(gradient):
+        first = gradient.iloc[0]
+        said.append(
+            f"Of those that need gradients alone the first is {code(first['method'])}, which reached {_share(first)}{_price(first)}."
+        )
+    return " ".join(said)
+
+
+def _share(row: Any) -> str:
+    return f"{row['solved']} of {row['attempts']} trials and accuracies"
+
+
+def _price(row: Any) -> str:
+    if not math.isfinite(row["relative"]):
+        return ""
+    return f" at {row['relative']:.2g} times the cost of the best method, in the median"
+
+
+def _listed(methods: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(map(code, methods[:-1])), code(methods[-1])]))
+
+
+def _table(rows: pd.DataFrame) -> str:
+    cells = [
+        (
+            f"{row.rank:g} ({row.low:g} to {row.high:g})",
+            f'<a href="catalogue/methods/{escape(row.algorithm)}.html">{code(row.method)}</a>',
+            row.oracle,
+            f"{row.relative:.2g}" if math.isfinite(row.relative) else "not reached",
+            f"{100 * row.reached:.0f} %",
+            f"{row.failed} of {row.trials}",
+        )
+        for row in rows.itertuples()
+    ]
+    return table(("rank (95 %)", "method", "oracle", "cost / best", "reached", "failed trials"), cells)

@@ -1,0 +1,86 @@
+"""What MkDocs calls while it builds the site: pages that are made from the code and from the published results."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from choice import choice_page  # noqa: E402
+from command_line import command_line_page  # noqa: E402
+from mathematics import equations  # noqa: E402
+from mkdocs.structure.files import File, Files  # noqa: E402
+from names import name_table  # noqa: E402
+from registered import catalogue_pages  # noqa: E402
+from suite_files import suite_models  # noqa: E402
+
+from bilevelbench.discovery.registry import registry  # noqa: E402
+from bilevelbench.leaderboard.collect import load  # noqa: E402
+from bilevelbench.leaderboard.site import Site  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "leaderboard" / "results" / "official"
+#: Pages of the repository's root, and what the site calls them.
+FROM_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+_INDENTED = re.compile(r"(?m)(?<=\n\n)(?:    \S.*\n)+(?=\n)")
+
+
+def on_config(config: Any) -> Any:
+    """The decisions are listed as the folder has them."""
+    folder = Path(config.docs_dir) / "decisions"
+    for section in config.nav:
+        if "Decisions" in section:
+            section["Decisions"] = [f"decisions/{path.name}" for path in sorted(folder.glob("*.md"))]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for path, text in pages():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def pages() -> list[tuple[str, str]]:
+    """All generated pages, by path."""
+    made = [(target, _moved((ROOT / source).read_text(encoding="utf-8"))) for source, target in FROM_ROOT.items()]
+    made += [("reference/command-line.md", command_line_page()), ("which-method.md", which_method())]
+    return [*made, *catalogue_pages(registry())]
+
+
+def which_method() -> str:
+    folders = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name != "facts")
+    site = Site(load([RESULTS / "facts", *folders]), "make page")
+    boards = {board.setting: board.rows for board in site.boards if board.mode == "default"}
+    trials = len(site.runs)
+    lead = (
+        f"The numbers are those of the published results, {trials:,} trials of {len(site.methods)} methods on {len(site.titles)} "
+        "problems, with default parameters, and are read when this page is built. *Reached* counts pairs of a trial and an "
+        "accuracy of |grad phi|; *cost / best* is the median over problems and accuracies, with a Hessian-vector product at the "
+        "price of one gradient. A rank comes with the interval in which it lies if the trials are drawn again."
+    )
+    return choice_page(boards, site.kinds, lead)
+
+
+def _moved(text: str) -> str:
+    """Links of a page that moves from the root of the repository into docs/."""
+    return re.sub(r"\]\(docs/", "](", text)
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Indented blocks are equations, and marks stand for what is made here: the board is linked where it was built."""
+    markdown = re.sub(r"(?ms)^```.*?^```$|" + _INDENTED.pattern.removeprefix("(?m)"), _set, markdown)
+    board = Path(config.site_dir).parent / "index.html"
+    link = '<a href="../index.html">The board of the published results</a>' if board.is_file() else ""
+    for mark, made in (("board", lambda: link), ("names", name_table), ("suite models", suite_models)):
+        if f"<!-- {mark} -->" in markdown:
+            markdown = markdown.replace(f"<!-- {mark} -->", made())
+    return markdown
+
+
+def _set(match: re.Match[str]) -> str:
+    block = match[0]
+    return block if block.startswith("```") else equations(block.splitlines()) + "\n"
+
