@@ -1,7 +1,7 @@
 """Whether what counts and judges is still what was loaded.
 
-A plugin runs in the process that counts its calls, so Python lets it replace a function of the meter or of the evaluator. That is
-found by comparing the functions of these modules, and the code inside them, with what they were when this module was
+A plugin runs in the process that counts its calls, so Python lets it replace a function of the meter or of the evaluator.
+That is found by comparing the functions of these modules, and the code inside them, with what they were when this module was
 imported, which is before any plugin of others is. What is found is put back. docs/what-the-meter-cannot-see.md has the rest.
 """
 
@@ -15,7 +15,10 @@ from typing import Any
 
 #: The modules between a method's step and its row.
 _MODULES = (
-    *(f"bilevelbench.oracle.{name}" for name in ("draws", "fast_path", "loops", "meter", "oracle", "sample", "sampler")),
+    *(
+        f"bilevelbench.oracle.{name}"
+        for name in ("draws", "fast_path", "loops", "meter", "oracle", "sample", "sampler")
+    ),
     *(
         f"bilevelbench.model.{name}"
         for name in ("constants", "derivatives", "instance", "lanes", "linear_solvers", "noise", "queries", "rounding")
@@ -47,9 +50,7 @@ def _found() -> Iterator[_Found]:
     yield time, "perf_counter", time.perf_counter
 
 
-_KNOWN = [
-    (owner, name, value, tuple(getattr(value, part, None) for part in _PARTS)) for owner, name, value in _found()
-]
+_KNOWN = [(owner, name, value, tuple(getattr(value, part, None) for part in _PARTS)) for owner, name, value in _found()]
 
 
 def replaced(*objects: Any) -> list[str]:

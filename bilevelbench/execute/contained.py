@@ -64,7 +64,9 @@ class Containers:
     def _run(self, pack: Pack, store: Store, limit: float | None) -> Done:
         with tempfile.TemporaryDirectory(prefix="bilevelbench-", ignore_cleanup_errors=True) as scratch:
             rows = Path(scratch) / "rows"
-            job = Job(self._work, (as_json(pack), str(rows), limit), scratch, self._memory, limit, self._view(scratch, store))
+            job = Job(
+                self._work, (as_json(pack), str(rows), limit), scratch, self._memory, limit, self._view(scratch, store)
+            )
             verdict = self._watched(job)
             answer = Path(scratch) / "answer"
             if answer.is_file():
@@ -148,7 +150,9 @@ def _stored(rows: Path, pack: Pack, store: Store, verdict: Verdict) -> Done:
         {**row, "message": row["message"] + tail} if Status(row["status"]).broken else row
         for row in found.runs.to_pylist()
     ]
-    store.place({**found.record, **({"output": verdict.output} if verdict.output else {})}, [to_parquet(runs_of(told)), curve])
+    store.place(
+        {**found.record, **({"output": verdict.output} if verdict.output else {})}, [to_parquet(runs_of(told)), curve]
+    )
     return done_with(told)
 
 

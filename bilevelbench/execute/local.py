@@ -123,7 +123,9 @@ class LocalExecutor(Executor):
                             yield store_result(lost(pack[0], cause_of_death(code), code), pack, store, self.registry)
                     except BrokenProcessPool:  # no worker lived long enough to take a pack: all wait for a new pool
                         false_starts += 1
-                        waiting = self._start_again([pack, *waiting.values()], store, false_starts)
+                        pooled = [pack, *(other for other in waiting.values() if not other[0].strangers)]
+                        contained = {one: other for one, other in waiting.items() if other[0].strangers}
+                        waiting = contained | self._start_again(pooled, store, false_starts)
                         break
                     else:
                         false_starts = 0

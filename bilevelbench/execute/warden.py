@@ -1,7 +1,7 @@
 """The process that stands between this program and code that nobody has read.
 
-A pack of a plugin of others runs in a process of its own, the trial's, below one that watches it, the warden. The warden runs no
-code of the plugin. It adopts whatever the trial's process leaves behind, in whatever way that was started, so that all of it
+A pack of a plugin of others runs in a process of its own, the trial's, below one that watches it, the warden. The warden runs
+no code of the plugin. It adopts whatever the trial's process leaves behind, in whatever way that was started, so that all of it
 can be ended; it ends the trial when a step is long over its time, when there are too many processes, or when the program is
 gone; and it reads what is printed, of which it keeps the beginning and the end.
 

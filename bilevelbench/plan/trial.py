@@ -23,7 +23,6 @@ from pydantic import (
 
 from bilevelbench.errors import InvalidInput, faults, suggestion
 
-
 #: The distribution whose plugins come with the core.
 BUILT_IN = "bilevelbench"
 

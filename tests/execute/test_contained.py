@@ -41,7 +41,7 @@ CAUGHT = {
     "presses_ctrl_c": ("error", "KeyboardInterrupt"),
     "raises_base": ("error", "BaseException: enough"),
     "exits_quietly": ("error", "its worker process ended with exit code 0 in the middle of the trial"),
-    "prints_much": ("error", "RuntimeError: nothing more to say (prints_much.py:34); it printed last: 'xxx"),
+    "prints_much": ("error", "RuntimeError: nothing more to say (prints_much.py:32); it printed last: 'xxx"),
     "changes_returned": ("invalid", "`step` wrote to x of the state that it was given; make a new tensor instead"),
     "ignores_alarm": ("error", "hung: gave no answer long after 0.5 seconds of steps were over"),
     "sleeps_in_extras": ("timeout", "of 0.5 seconds"),
