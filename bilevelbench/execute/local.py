@@ -69,6 +69,9 @@ class LocalExecutor(Executor):
         if self._containers is not None:
             self._containers.close(at_once)
             self._containers = None
+        self._close_pool(at_once)
+
+    def _close_pool(self, at_once: bool) -> None:
         if self._pool is None:
             return
         if at_once:
@@ -148,14 +151,14 @@ class LocalExecutor(Executor):
 
     def _start(self, size: int) -> None:
         if size > self._size:  # workers that are fewer than the packs want are replaced
-            self.close(at_once=False)
+            self._close_pool(at_once=False)
             self._pool, self._size = _new_pool(size, self.execution.memory), size
 
     def _start_again(self, packs: Sequence[Pack], store: Store, false_starts: int) -> dict[Any, Pack]:
         if false_starts == _FALSE_STARTS:
             raise InvalidInput(_no_workers(self.execution.memory)) from None
         size = self._size
-        self.close(at_once=True)
+        self._close_pool(at_once=True)
         self._start(size)
         return {self._submit(pack, store): pack for pack in packs}
 

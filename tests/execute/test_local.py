@@ -26,6 +26,7 @@ pytestmark = pytest.mark.whole
 
 METHOD = """
 import os, signal, sys, time
+import psutil
 from dataclasses import dataclass
 import torch
 from torch import Tensor
@@ -49,8 +50,8 @@ class Dangerous(Algorithm):
         if bool((self.eta > 0.5).any()):
             if self.mode == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if self.mode == "kill parent":
-                os.kill(os.getppid(), signal.SIGKILL)
+            if self.mode == "kill grandparent":  # beyond the process that watches this one
+                os.kill(psutil.Process(os.getppid()).ppid(), signal.SIGKILL)
             if self.mode == "exit":
                 os._exit(7)
             if self.mode == "sys.exit":
