@@ -30,7 +30,7 @@ from bilevelbench.model.problem import Problem
 from bilevelbench.plan.packs import plan
 from bilevelbench.plan.spec_text import parse_lists, parse_spec
 from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite
-from bilevelbench.plan.trial import Schedule, Spec, Trial, checked_budget
+from bilevelbench.plan.trial import SESSION, Schedule, Spec, Trial, checked_budget
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.plan.tuning import Tune
 from bilevelbench.report.notebook import Results
@@ -211,7 +211,7 @@ def _specs(chosen: Chosen | Sequence[Chosen], registry: Registry) -> list[Spec]:
             continue
         is_method = isinstance(item, Algorithm)
         table: dict[str, Any] = registry.algorithms if is_method else registry.problems
-        taken = table.setdefault(item.name, Entry(type(item), "this session", _source_version(type(item))))
+        taken = table.setdefault(item.name, Entry(type(item), SESSION, _source_version(type(item))))
         if taken.value is not type(item):
             kind = "method" if is_method else "problem"
             raise InvalidInput(

@@ -66,6 +66,14 @@ class CountsDisagree(MethodError):
     """The oracle's meter and the instance's own count of passes differ."""
 
 
+class Tampered(MethodError):
+    """A method changed what it has no business with; its trial is `invalid`."""
+
+
+class Peeked(Tampered):
+    """A method asked for what only evaluations may know."""
+
+
 class AgentLost(MethodError):
     """An agent of a distributed method died, failed or fell silent."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -31,6 +32,7 @@ def examine() -> list[Finding]:
         _folder(),
         _trial(registry()),
         _rounding(),
+        _isolation(),
     ]
 
 
@@ -71,6 +73,21 @@ def _rounding() -> Finding:
         f"a trial's numbers agree to {TOLERANCE:g} in every pack"
     )
     return _finding("rounding", True, seen)
+
+
+def _isolation() -> Finding:
+    """What code of others is kept from here; what the machine withholds is not a fault of the installation."""
+    from bilevelbench.execute.isolation import missing
+
+    contained = (
+        "plugins of others run in processes of their own, and all that these start ends with them"
+        if sys.platform == "linux"
+        else "plugins of others run in processes of their own; what these start in sessions of their own is not found, "
+        "and the number of processes has no limit (only Linux has it)"
+    )
+    lacking = missing()
+    told = f"--isolate cannot give {' and '.join(lacking)}" if lacking else "--isolate gives all that it promises"
+    return _finding("isolation", True, f"{contained}; {told}")
 
 
 def _finding(what: str, ok: bool, seen: str) -> Finding:

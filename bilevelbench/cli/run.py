@@ -55,6 +55,9 @@ def run(
         str | None, typer.Option(help="k/n: one of n parts of the trials, for n machines; `merge` joins them.")
     ] = None,
     timed: Annotated[bool, typer.Option("--timed", help="One trial at a time, one worker: for time axes.")] = False,
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Plugins of others: an empty folder, no network, results read-only.")
+    ] = False,
     executor: ExecutorName = "local",
     scheduler: Scheduler = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what it holds is not run again.")] = Path(
@@ -77,7 +80,7 @@ def run(
         from bilevelbench.plan.pairing import told
         from bilevelbench.results.reached import failed
 
-        execution = Execution(executor, jobs, memory, timed, scheduler=scheduler)
+        execution = Execution(executor, jobs, memory, timed, scheduler=scheduler, isolate=isolate)
         warn_failures(registry())
         workers = execution.open(registry())
         plans = [
@@ -95,10 +98,19 @@ def run(
         for plan in plans:
             if sentence := told(plan.left_out(registry())):
                 say(terminal(), sentence)
+        if isolate:
+            _tell_missing()
         with workers:
             results = run_with_progress(trials, out, workers, as_typed(), _experiments(plans, parts))
         if failed(results.runs).all():
             raise typer.Exit(1)
+
+
+def _tell_missing() -> None:
+    from bilevelbench.execute.isolation import missing
+
+    if lacking := missing():
+        say(terminal(), f"note: --isolate cannot give {' and '.join(lacking)} here")
 
 
 def _experiments(plans: Sequence[Suite], parts: Sequence[Sequence[Trial]]) -> list[Experiment]:

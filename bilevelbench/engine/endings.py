@@ -40,7 +40,7 @@ class Endings:
 
     def stopped(self, state: Any) -> dict[int, Ending]:
         """Lanes whose method came to its own end."""
-        flags = self._pack.algorithm.stopped(state)
+        flags = self._progress.timed(self._pack.algorithm.stopped, state)
         if flags is None or not bool(flags.any()):
             return {}
         over = [i for i in range(len(self._record.lanes)) if flags[i].item()]
@@ -80,7 +80,7 @@ class Endings:
         return out
 
     def _finite(self, state: Any) -> list[bool]:
-        x, y = self._pack.algorithm.point(state)
+        x, y = self._record.point(state)
         finite: list[bool] = (~self._pack.instance.away(x).squeeze(-1) & torch.isfinite(y).all(-1)).tolist()
         return finite
 

@@ -9,19 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.engine.endings import Ending, Endings
+from bilevelbench.engine.integrity import replaced, restore
 from bilevelbench.engine.lane import Lane
 from bilevelbench.engine.record import PackResult, Progress, Record, failure_row
 from bilevelbench.engine.sanity import check_state, explain
 from bilevelbench.engine.setup import PreparedPack, SetupFailure, prepare
 from bilevelbench.engine.watch import Watch
-from bilevelbench.errors import BudgetExhausted, CountsDisagree
+from bilevelbench.errors import BudgetExhausted, CountsDisagree, Tampered
 from bilevelbench.model.lanes import take
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.plan.packs import halves
 from bilevelbench.plan.trial import Trial
+from bilevelbench.processes import noticing_ctrl_c
 from bilevelbench.results.status import Status
 
 _DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
@@ -34,11 +37,24 @@ class PackFailed(Exception):
 @one_thread()  # also while data are built and constants computed: they are part of a trial's numbers
 def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
     """The rows of these trials, which can share a pack; whatever happens, each has one."""
+    with noticing_ctrl_c() as pressed:
+        return _run_pack(trials, registry, pressed)
+
+
+def _run_pack(trials: Sequence[Trial], registry: Registry, pressed: Callable[[], bool]) -> PackResult:
     try:
-        return PackRun(trials, prepare(trials, registry)).run()
-    except KeyboardInterrupt:
-        raise
+        run = PackRun(trials, prepare(trials, registry))
+        result = run.run()
+        if trials[0].strangers:
+            _check_functions(run.pack)
+        return result
     except BaseException as error:  # not only PackFailed: a method may call sys.exit, or be impossible to pack
+        if isinstance(error, KeyboardInterrupt) and pressed():
+            raise
+        if isinstance(error, Tampered):
+            restore()
+            if len(trials) == 1:
+                return failure_row(trials[0], str(error), Status.INVALID)
         if len(trials) == 1:
             said = (
                 str(error) if isinstance(error, SetupFailure) else f"could not be run: {type(error).__name__}: {error}"
@@ -46,8 +62,15 @@ def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
             return failure_row(trials[0], said.rstrip(": "))
         result = PackResult()
         for half in halves(tuple(trials)):
-            result.extend(run_pack(half, registry))
+            result.extend(_run_pack(half, registry, pressed))
         return result
+
+
+def _check_functions(pack: PreparedPack) -> None:
+    names = replaced(pack.oracle, pack.oracle.meter, pack.instance)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise Tampered(f"the plugin replaced {names[0]}{more}: what was counted and measured is not to be used")
 
 
 @dataclass(frozen=True)
@@ -66,7 +89,8 @@ class PackRun:
     ) -> None:
         bent = 0 if pack.instance.is_bent else None
         lanes = [Lane(t, method.given(), bent_step=bent) for t, method in zip(trials, pack.methods, strict=True)]
-        self.pack, self.progress, self.watch = pack, Progress(), watch
+        self.pack, self.watch = pack, watch
+        self.progress = Progress(limit=max(trial.budget.seconds or math.inf for trial in trials))
         self.record = Record(lanes, pack, self.progress, watch)
         self.state: Any = None
         self.error: Exception | None = None  # what ended a pack of one trial
@@ -75,6 +99,8 @@ class PackRun:
         self._begun = begun
         self._began = False  # `init` is over
         self._next = _Next.of(lanes)
+        self._given: tuple[Tensor, Tensor] | None = None  # copies of x and y before the step that is under way
+        self._is_guarded = bool(trials[0].strangers)
 
     @torch.no_grad()
     def run(self) -> PackResult:
@@ -85,7 +111,7 @@ class PackRun:
             if len(self._order) > 1:
                 raise PackFailed from error
             self.error = error
-            status = Status.INVALID if isinstance(error, CountsDisagree) else Status.ERROR
+            status = Status.INVALID if isinstance(error, (CountsDisagree, Tampered)) else Status.ERROR
             where = f"in step {self.progress.step + 1}" if self._began else "in `init`"
             told = f"{where}: {explain(error, type(self.pack.algorithm))}"
             self._finish({0: (status, told)}, self.state, evaluate=False)
@@ -124,9 +150,13 @@ class PackRun:
         while record.lanes:
             before, noted = self.state, record.noted
             record.note(before)
+            if self._is_guarded:
+                x, y = record.point(before)
+                self._given = x.clone(), y.clone()
             fitted = self._timed(pack.step, progress.step + 1, before)
             progress.width += len(record.lanes)
             if ghosts := self._ghosts():  # their step is undone: state, and what was noted of the point before it
+                self._check_given(before)
                 with record.undone(noted):
                     self._finish(self._endings.spent(ghosts), before)
             if not fitted:
@@ -138,6 +168,14 @@ class PackRun:
                 self._leave(ghosts)
             self._check()
             self._tell(*first)
+
+    def _check_given(self, before: Any) -> None:
+        """The state before a step that is undone becomes the answer, so the step must not have written to it."""
+        if self._given is None:
+            return
+        for name, was, now in zip("xy", self._given, self.record.point(before), strict=True):
+            if was.shape != now.shape or not torch.allclose(was, now, rtol=0, atol=0, equal_nan=True):
+                raise Tampered(f"`step` wrote to {name} of the state that it was given; make a new tensor instead")
 
     def _tell(self, *lanes: Lane) -> None:
         """Whoever waits hears of the step, also of the last one, and the clock is looked at."""
@@ -174,13 +212,10 @@ class PackRun:
 
     def _timed(self, work: Callable[..., Any], *arguments: Any) -> bool:
         """Make a step; False if no lane's budget covers it."""
-        start = time.perf_counter()
         try:
-            state = work(*arguments)
+            state = self.progress.timed(work, *arguments)
         except BudgetExhausted:
             return False
-        finally:
-            self.progress.seconds += time.perf_counter() - start
         self.pack.check_counts()
         self.state = state
         return True

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,8 +22,13 @@ from bilevelbench.model.lanes import keep, take
 from bilevelbench.model.noise import Exact
 from bilevelbench.oracle.draws import Draws
 from bilevelbench.plan.trial import Trial
-from bilevelbench.processes import peak_memory
+from bilevelbench.processes import peak_memory, watched
 from bilevelbench.results.status import Status
+
+T = TypeVar("T")
+
+#: A method that is watched has to be back after this many times what its clock has left, and some seconds.
+PATIENCE, SPARE = 2.0, 3.0
 
 #: What is not claimed where the lower level is not convex.
 _CLAIMED = ("phi", "grad_phi", "grad_phi_error", *OF_PHI)
@@ -50,8 +55,21 @@ class Progress:
     """How far a pack has come."""
 
     step: int = 0
-    seconds: float = 0.0  # inside `init` and `step`
+    seconds: float = 0.0  # inside the code of the method
     width: int = 0  # lanes summed over steps
+    limit: float = math.inf  # seconds after which every trial of the pack is over
+
+    def timed(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Call the method, on its clock; whoever watches this process is told by when it has to be back."""
+        start = time.perf_counter()
+        if watched.deadline is not None:
+            watched.deadline[0] = time.monotonic() + PATIENCE * max(0.0, self.limit - self.seconds) + SPARE
+        try:
+            return work(*arguments)
+        finally:
+            self.seconds += time.perf_counter() - start
+            if watched.deadline is not None:
+                watched.deadline[0] = math.inf
 
 
 @dataclass(frozen=True)
@@ -76,8 +94,11 @@ class Record:
 
     def look(self, which: Sequence[int], state: Any) -> None:
         """Evaluate these lanes at their present point and write down what is seen."""
-        x, y = self.pack.algorithm.point(state)
+        x, y = self.point(state)
         self._look(which, x, y, state, self._until(last=False))
+
+    def point(self, state: Any) -> tuple[Tensor, Tensor]:
+        return self.progress.timed(self.pack.algorithm.point, state)
 
     def _look(self, which: Sequence[int], x: Tensor, y: Tensor, state: Any, until: float) -> None:
         block, solved = self._seen(which, x, y, state, until)
@@ -91,7 +112,7 @@ class Record:
         if not (drawn or self.schedule.mean):
             return
         grad_sum, kept = self.noted.grad_sum, self.noted.kept
-        x, y = self.pack.algorithm.point(state)
+        x, y = self.point(state)
         if self.schedule.mean:
             grad_sum = grad_sum + self._evaluator.stationarity(x, y).cpu().double()
         if drawn:
@@ -122,7 +143,7 @@ class Record:
 
     def end_values(self, which: Sequence[int], state: Any, solve: bool = True) -> list[dict[str, Any]]:
         """The last columns of these lanes' rows: what is seen at their answers, and at their last points."""
-        x, y = self.last = self.pack.algorithm.point(state)
+        x, y = self.last = self.point(state)
         answer_x, answer_y = self.answer = self._answer(state, x, y)
         elsewhere = answer_x is not x
         if unseen := [i for i in which if self.lanes[i].seen_step != self.progress.step]:
@@ -196,7 +217,7 @@ class Record:
 
     def _seen(self, which: Sequence[int], x: Tensor, y: Tensor, state: Any, until: float) -> tuple[Block, bool]:
         """What there is to see there, and whether phi was solved for."""
-        seen, extras = self._evaluate(which, x, y, self.pack.algorithm.extras(state), until)
+        seen, extras = self._evaluate(which, x, y, self.progress.timed(self.pack.algorithm.extras, state), until)
         meter, step = self.pack.oracle.meter, self.progress.step
         counts = meter.columns()
         lists: Block = {
@@ -253,11 +274,11 @@ class Record:
             return self.noted.kept or (x, y)
         if algorithm.reports == "last":
             return x, y
-        own_x, own_y = algorithm.answer(state)
+        own_x, own_y = self.progress.timed(algorithm.answer, state)
         there = torch.isfinite(own_x).all(-1, keepdim=True) & torch.isfinite(own_y).all(-1, keepdim=True)
         return keep(there, own_x, x), keep(there, own_y, y)
 
 
-def failure_row(trial: Trial, message: str) -> PackResult:
+def failure_row(trial: Trial, message: str, status: Status = Status.ERROR) -> PackResult:
     """The row of a trial that took no step."""
-    return PackResult(runs=[Lane(trial, trial.algorithm.params).run_row(Status.ERROR, message, steps=0)])
+    return PackResult(runs=[Lane(trial, trial.algorithm.params).run_row(status, message, steps=0)])

@@ -19,7 +19,7 @@ from bilevelbench.errors import CountsDisagree, InvalidInput
 from bilevelbench.model.agents import Part
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constants
-from bilevelbench.model.instance import Instance
+from bilevelbench.model.instance import Instance, closed_forms_hidden
 from bilevelbench.model.lanes import PAD, padded, take
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.torch_state import default_dtype
@@ -77,13 +77,15 @@ class PreparedPack:
         if x0 is None or y0 is None:
             x0, y0 = self.start()
         self.oracle.begin_step(0)
-        return self.algorithm.init(x0, y0, self.oracle)
+        with closed_forms_hidden:
+            return self.algorithm.init(x0, y0, self.oracle)
 
     @torch.no_grad()
     def step(self, number: int, state: Any) -> Any:
         """Step `number`, counted from one."""
         self.oracle.begin_step(number)
-        new = self.algorithm.step(state, self.oracle)
+        with closed_forms_hidden:
+            new = self.algorithm.step(state, self.oracle)
         if self.outer is not None:
             new = self.algorithm.moved(new, functools.partial(self.outer, state.x))
         project = self.instance.project

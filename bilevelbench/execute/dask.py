@@ -103,7 +103,9 @@ class DaskExecutor(Executor):
                 client = self._stack.enter_context(_local(min(self.execution.workers, packs)))
             else:
                 client = self._stack.enter_context(_connected(self.execution.scheduler))
-            limits = Execution(jobs=1, memory=self.execution.memory, grace=self.execution.grace)
+            limits = Execution(
+                jobs=1, memory=self.execution.memory, grace=self.execution.grace, isolate=self.execution.isolate
+            )
             self._crew = self._stack.enter_context(_crew(client, limits))
             self._client = client
         wanted, cluster = min(self.execution.workers, packs), self._client.cluster  # None if it is not ours

@@ -11,7 +11,7 @@ import inspect
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from bilevelbench.engine.record import PackResult
 from bilevelbench.errors import BilevelbenchError, InvalidInput
 from bilevelbench.execute.environment import environment, plugin_commit
 from bilevelbench.plan.packs import plan
-from bilevelbench.plan.trial import Trial
+from bilevelbench.plan.trial import SESSION, Trial
 from bilevelbench.results.schema import curve_of, runs_of
 from bilevelbench.results.store import Store
 
@@ -50,6 +50,7 @@ class Execution:
 
     `jobs` workers, 0 for this process; `memory` in GiB for each worker; `timed` runs one trial at a time, for time axes;
     a worker that hangs is killed `grace` seconds after twice its trial's seconds; `scheduler` is the address of a cluster.
+    `isolate`: plugins of others run in an empty folder, without a network, and cannot write to the results.
     """
 
     executor: str = "local"
@@ -58,6 +59,7 @@ class Execution:
     timed: bool = False
     grace: float = GRACE
     scheduler: str | None = None
+    isolate: bool = False
 
     def __post_init__(self) -> None:
         """Mistakes that can be seen without knowing the executor; `Executor.check` sees the others."""
@@ -130,7 +132,7 @@ def packs_of(trials: Sequence[Trial], execution: Execution, registry: Registry) 
 
 def refuse_objects(packs: Sequence[Pack]) -> None:
     for pack in packs:
-        if "this session" in (pack[0].plugin, pack[0].problem_plugin):
+        if SESSION in (pack[0].plugin, pack[0].problem_plugin):
             raise InvalidInput(
                 f"{pack[0].algorithm.name} on {pack[0].problem.name}: an object of this session cannot be sent to a "
                 "worker process; use jobs = 0, or put its class into a file and name that"
@@ -147,11 +149,15 @@ def from_json(dumps: Sequence[dict[str, Any]]) -> Pack:
 
 def run_and_store(pack: Pack, store: Store, registry: Registry) -> Done:
     """Run one pack in this process and put it into the store."""
-    return store_result(run_pack(pack, registry), pack, store, registry)
+    own = os.getpid()
+    result = run_pack(pack, registry)
+    if os.getpid() != own:  # a copy of this process that a method has forked and left to run on
+        os._exit(0)
+    return store_result(result, pack, store, registry)
 
 
-def store_result(result: PackResult, pack: Pack, store: Store, registry: Registry) -> Done:
-    """Put a pack's rows into the store."""
+def store_result(result: PackResult, pack: Pack, store: Store, registry: Registry, output: str = "") -> Done:
+    """Put a pack's rows into the store, with what was printed meanwhile, if anyone kept that."""
     runs, curve = runs_of(result.runs), curve_of(result.curve.columns)
     record = {
         "trials": [{"id": trial.id, **trial.model_dump(mode="json")} for trial in pack],
@@ -161,14 +167,20 @@ def store_result(result: PackResult, pack: Pack, store: Store, registry: Registr
         "step_seconds": result.step_seconds,
         "total_seconds": result.total_seconds,
         **({"pictures": result.pictures} if result.pictures else {}),
+        **({"output": output} if output else {}),
     }
     store.add_tables(runs, curve, record)
+    return done_with(result.runs)
+
+
+def done_with(rows: Sequence[Mapping[str, Any]]) -> Done:
+    """What there is to tell of a pack with these rows."""
     best: dict[str, tuple[str, float]] = {}
-    for row in result.runs:
+    for row in rows:
         value = row.get("best_grad_phi", float("nan"))
         if value < best.get(row["problem"], ("", float("inf")))[1]:
             best[row["problem"]] = row["label"] or row["algorithm"], value
-    return Done(len(pack), tuple(row["status"] for row in result.runs), best)
+    return Done(len(rows), tuple(row["status"] for row in rows), best)
 
 
 def _commits(trial: Trial, registry: Registry) -> dict[str, str | None]:

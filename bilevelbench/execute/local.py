@@ -4,6 +4,8 @@ A worker writes its own packs into the store, so nothing that is finished depend
 hangs takes only its own pack down; that pack is split and run again, down to single trials, so that the culprit alone
 gets the status. A trial whose worker was killed is tried again before it is blamed: the signal may have
 come from outside.
+
+Workers run built-in plugins. A pack with a plugin of others has processes to itself (`contained.py`).
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from bilevelbench.discovery.registry import Registry, registry
+from bilevelbench.discovery.registry import Registry, registry_of
 from bilevelbench.errors import BilevelbenchError, InvalidInput
+from bilevelbench.execute.contained import Containers, Ended, printed_last
 from bilevelbench.execute.executor import (
     Done,
     Execution,
@@ -45,6 +48,7 @@ class LocalExecutor(Executor):
         self.jobs = 1 if execution.timed else execution.workers
         self._pool: Any = None
         self._size = 0
+        self._containers: Containers | None = None
 
     @classmethod
     def check(cls, execution: Execution) -> None:
@@ -54,12 +58,20 @@ class LocalExecutor(Executor):
             )
         if execution.memory is not None and execution.jobs == 0 and not execution.timed:
             raise InvalidInput("--memory limits worker processes, and --jobs 0 has none; give --jobs 1 or more")
+        if execution.isolate and execution.jobs == 0 and not execution.timed:
+            raise InvalidInput("--isolate needs processes of its own, and --jobs 0 has none; give --jobs 1 or more")
 
     def where(self, packs: int) -> str:
         jobs = min(self.jobs, packs)
         return f"in {jobs} worker process{'' if jobs == 1 else 'es'}" if self.jobs else "in this process"
 
     def close(self, at_once: bool) -> None:
+        if self._containers is not None:
+            self._containers.close(at_once)
+            self._containers = None
+        self._close_pool(at_once)
+
+    def _close_pool(self, at_once: bool) -> None:
         if self._pool is None:
             return
         if at_once:
@@ -75,23 +87,36 @@ class LocalExecutor(Executor):
                 yield run_and_store(pack, store, self.registry)
             return
         refuse_objects(packs)
+        if trusted := sum(not pack[0].strangers for pack in packs):
+            self._start(min(self.jobs, trusted))
         if packs:
-            self._start(min(self.jobs, len(packs)))
             yield from self._in_workers(packs, store)
 
     def _in_workers(self, packs: Sequence[Pack], store: Store) -> Iterator[Done]:
         """Each pack when it is stored; a sentence from a worker is an InvalidInput."""
         from pebble import ProcessExpired  # (starts no threads unless needed)
 
-        waiting = {self._submit(pack, store): pack for pack in packs}
+        waiting = {self._submit(pack, store): pack for pack in packs if not pack[0].strangers}
+        strangers = [pack for pack in packs if pack[0].strangers]
         retry, false_starts = RetryPolicy(), 0
         try:
-            while waiting:
+            while waiting or strangers:
+                while strangers and len(waiting) < self.jobs:  # a container is not to take a worker's core
+                    pack = strangers.pop(0)
+                    waiting[self._contain(pack, store)] = pack
                 ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in ready:
                     pack = waiting.pop(future)
                     try:
                         outcome = future.result()
+                    except Ended as error:
+                        code, output = error.verdict.code, error.verdict.output
+                        again = retry.again(pack, killed=killed_externally(code))
+                        strangers = again + strangers
+                        if not again:
+                            cause = error.verdict.cause or cause_of_death(code)
+                            row = lost(pack[0], cause, code, printed_last(output))
+                            yield store_result(row, pack, store, self.registry, output)
                     except (ProcessExpired, CancelledError) as error:
                         false_starts = 0
                         code = getattr(error, "exitcode", None)
@@ -101,7 +126,9 @@ class LocalExecutor(Executor):
                             yield store_result(lost(pack[0], cause_of_death(code), code), pack, store, self.registry)
                     except BrokenProcessPool:  # no worker lived long enough to take a pack: all wait for a new pool
                         false_starts += 1
-                        waiting = self._start_again([pack, *waiting.values()], store, false_starts)
+                        pooled = [pack, *(other for other in waiting.values() if not other[0].strangers)]
+                        contained = {one: other for one, other in waiting.items() if other[0].strangers}
+                        waiting = contained | self._start_again(pooled, store, false_starts)
                         break
                     else:
                         false_starts = 0
@@ -117,16 +144,21 @@ class LocalExecutor(Executor):
         with ignore_sigint_in_children():
             return self._pool.schedule(_work, args=(as_json(pack), str(store.folder), limit))
 
+    def _contain(self, pack: Pack, store: Store) -> Any:
+        if self._containers is None:
+            self._containers = Containers(self.jobs, self.execution, _work_apart)
+        return self._containers.submit(pack, store, _limit(pack, self.execution.grace))
+
     def _start(self, size: int) -> None:
         if size > self._size:  # workers that are fewer than the packs want are replaced
-            self.close(at_once=False)
+            self._close_pool(at_once=False)
             self._pool, self._size = _new_pool(size, self.execution.memory), size
 
     def _start_again(self, packs: Sequence[Pack], store: Store, false_starts: int) -> dict[Any, Pack]:
         if false_starts == _FALSE_STARTS:
             raise InvalidInput(_no_workers(self.execution.memory)) from None
         size = self._size
-        self.close(at_once=True)
+        self._close_pool(at_once=True)
         self._start(size)
         return {self._submit(pack, store): pack for pack in packs}
 
@@ -143,16 +175,17 @@ def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) 
     in_time = None if limit is None else end_after(limit)
     try:
         pack = from_json(dumps)
+        known = registry_of(pack[0].strangers)
         for named, entry, version in (
-            (pack[0].algorithm, registry().algorithm(pack[0].algorithm.key), pack[0].plugin_version),
-            (pack[0].problem, registry().problem(pack[0].problem.key), pack[0].problem_plugin_version),
+            (pack[0].algorithm, known.algorithm(pack[0].algorithm.key), pack[0].plugin_version),
+            (pack[0].problem, known.problem(pack[0].problem.key), pack[0].problem_plugin_version),
         ):
             if version and entry.version != version:
                 return (
                     f"{named.name} has version {entry.version} in its worker and {version} in the plan: it was changed "
                     "while it was being run, or is another one there; run the same command again with one version"
                 )
-        return run_and_store(pack, Store(folder), registry())
+        return run_and_store(pack, Store(folder), known)
     except BilevelbenchError as error:
         return str(error)
     except Exception as error:
@@ -160,6 +193,12 @@ def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) 
     finally:
         if in_time is not None:
             in_time()
+
+
+def _work_apart(dumps: list[dict[str, Any]], folder: str, limit: float | None) -> str | None:
+    """The same in a container, whose rows are looked for in the folder."""
+    answer = _work(dumps, folder, limit)
+    return answer if isinstance(answer, str) else None
 
 
 def _limit(pack: Pack, grace: float) -> float | None:

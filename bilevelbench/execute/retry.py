@@ -29,13 +29,15 @@ class RetryPolicy:
         return [pack] if killed and self._deaths[pack[0].id] < ATTEMPTS else []
 
 
-def lost(trial: Trial, cause: str, code: int | None = None) -> PackResult:
-    """The row of a trial whose worker process did not come back."""
+def lost(trial: Trial, cause: str, code: int | None = None, printed: str = "") -> PackResult:
+    """The row of a trial whose worker process did not come back; `printed` ends its sentence."""
     if code == TIME_OVER:
         limit = f"{trial.budget.seconds:g} seconds of steps" if trial.budget.seconds else "its time"
-        return failure_row(trial, f"hung: gave no answer long after {limit} were over; its worker process was killed")
+        return failure_row(
+            trial, f"hung: gave no answer long after {limit} were over; its worker process was killed{printed}"
+        )
     times = f" (in each of {ATTEMPTS} attempts)" if killed_externally(code) else ""
-    return failure_row(trial, f"its worker process {cause}{times}")
+    return failure_row(trial, f"its worker process {cause}{times}{printed}")
 
 
 def killed_externally(code: int | None) -> bool:

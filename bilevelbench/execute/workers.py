@@ -85,14 +85,20 @@ def _call(environment: dict[str, str], function: Callable[..., Any], *arguments:
 
 
 def start_worker(memory: float | None) -> None:
+    """A worker for built-in plugins: nobody else's code is loaded here."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the time limit of a pack, which ends this process
+    from bilevelbench.discovery.registry import registry_of
+
+    registry_of(frozenset())  # now, and not within the time limit of the first pack
+    settle(memory)
+
+
+def settle(memory: float | None) -> None:
+    """What every process that is to run trials does first, whichever way it was started."""
     import numpy as np
 
-    from bilevelbench.discovery.registry import registry
-
-    registry()  # now, and not within the time limit of the first pack
     np.random.seed(random.SystemRandom().getrandbits(32))  # forks of one server would all draw the same
     gc.freeze()  # what is imported stays: the collector need not look through it again and again
     gc.enable()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.errors import InvalidInput, Peeked, suggestion
 from bilevelbench.model.agents import Agents
 from bilevelbench.model.constants import Constant, Constants, exact
 from bilevelbench.model.constraints import Projection
@@ -23,14 +25,45 @@ FAR = 1e6  # sizes of the start: farther away x has run away, whatever the probl
 _ANALYTIC = frozenset(query.name for query in QUERIES.values() if query.order > 0)
 
 
+class _Hidden(threading.local):
+    now = False
+
+    def __enter__(self) -> None:
+        self.now = True
+
+    def __exit__(self, *_: object) -> None:
+        self.now = False
+
+
+#: A context around the code of a method, which may have found the instance on some way past the oracle; one for each thread.
+closed_forms_hidden = _Hidden()
+
+
 @dataclass(frozen=True)
 class Reference:
-    """Closed forms over (*points, L, .): exact, so the evaluator needs no solve."""
+    """Closed forms over (*points, L, .): exact, so the evaluator needs no solve. A method that asks for one is `invalid`."""
 
     y_star: Callable[[Tensor], Tensor]
     phi: Callable[[Tensor], Tensor]
     grad_phi: Callable[[Tensor], Tensor]
     hess_phi: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("y_star", "phi", "grad_phi", "hess_phi"):
+            if (function := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _for_evaluators(name, function))
+
+
+def _for_evaluators(name: str, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    @functools.wraps(function)
+    def asked(x: Tensor) -> Tensor:
+        if closed_forms_hidden.now:
+            raise Peeked(
+                f"the method asked for {name} of the problem's Reference, which is for evaluations alone; ask the oracle"
+            )
+        return function(x)
+
+    return asked
 
 
 class Instance:

@@ -23,6 +23,12 @@ from pydantic import (
 
 from bilevelbench.errors import InvalidInput, faults, suggestion
 
+#: The distribution whose plugins come with the core.
+BUILT_IN = "bilevelbench"
+
+#: The plugin of classes that were made in this session and handed over as objects.
+SESSION = "this session"
+
 
 class Frozen(BaseModel):
     """Settings as data; a field that is not known is an error with a suggestion."""
@@ -163,6 +169,11 @@ class Trial(Frozen):
                 "in schedule.on, or leave out the targets"
             )
         return self
+
+    @property
+    def strangers(self) -> frozenset[str]:
+        """The plugins that it needs and that did not come with the core: their code is kept apart from everyone else's."""
+        return frozenset({self.plugin, self.problem_plugin}) - {BUILT_IN, SESSION}
 
     @cached_property
     def id(self) -> str:

@@ -33,6 +33,11 @@ class Status(StrEnum):
         True,
         True,
     )
-    INVALID = "invalid", "the two counts disagree: f or g was called past the oracle", True, True
+    INVALID = (
+        "invalid",
+        "the two counts disagree, since f or g was called past the oracle, or the plugin changed what counts and measures",
+        True,
+        True,
+    )
     STOPPED = "stopped", "the method ended by its own rule"
     INTERRUPTED = "interrupted", "a callback or Ctrl-C ended it; only `solve` gives back such a run"

@@ -33,7 +33,7 @@ from bilevelbench.results.tables import load_results
 pytestmark = pytest.mark.whole
 
 DASK = ("--executor", "dask")
-ETAS = {"exit": (1.0, 0.1), "hang": (1.0,), "eat": (0.1, 1.0, 0.2), "kill parent": (0.1, 1.0)}
+ETAS = {"exit": (1.0, 0.1), "hang": (1.0,), "eat": (0.1, 1.0, 0.2), "kill grandparent": (0.1, 1.0)}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_every_trial_has_a_row_and_is_reported(outcome, trials):
         ("exit", "error", "ended with exit code 7 in the middle of the trial"),
         ("hang", "error", "hung: gave no answer long after 0.5 seconds of steps were over"),
         ("eat", "error", "memory"),
-        ("kill parent", "error", "was lost with its Dask worker 3 times, the last time at tcp://127.0.0.1:"),
+        ("kill grandparent", "error", "was lost with its Dask worker 3 times, the last time at tcp://127.0.0.1:"),
     ],
 )
 def test_the_culprit_alone_gets_the_status(outcome, trials, mode, status, words):

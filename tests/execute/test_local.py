@@ -26,6 +26,7 @@ pytestmark = pytest.mark.whole
 
 METHOD = """
 import os, signal, sys, time
+import psutil
 from dataclasses import dataclass
 import torch
 from torch import Tensor
@@ -49,8 +50,8 @@ class Dangerous(Algorithm):
         if bool((self.eta > 0.5).any()):
             if self.mode == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if self.mode == "kill parent":
-                os.kill(os.getppid(), signal.SIGKILL)
+            if self.mode == "kill grandparent":  # beyond the process that watches this one
+                os.kill(psutil.Process(os.getppid()).ppid(), signal.SIGKILL)
             if self.mode == "exit":
                 os._exit(7)
             if self.mode == "sys.exit":
@@ -180,7 +181,7 @@ def test_lasting_workers_are_the_same_processes_in_every_run(tmp_path):
     assert not seen[0] & {p.pid for p in psutil.Process().children(recursive=True)}
 
 
-def test_no_more_workers_than_packs_and_more_when_a_later_round_wants_them(file, tmp_path, monkeypatch):
+def test_no_more_workers_than_packs_and_more_when_a_later_round_wants_them(tmp_path, monkeypatch):
     events = []
 
     class Pool:
@@ -201,7 +202,7 @@ def test_no_more_workers_than_packs_and_more_when_a_later_round_wants_them(file,
     monkeypatch.setattr(local, "_new_pool", Pool)
     with Execution(jobs=3).open(registry()) as workers:
         for packs in (2, 1, 5):
-            assert len(list(workers([(trial(file),)] * packs, Store(tmp_path)))) == packs
+            assert len(list(workers([(named_trial("f2ba", "quadratic", steps=2),)] * packs, Store(tmp_path)))) == packs
     assert events == [2, "closed", 3, "closed"]
 
 
@@ -210,10 +211,10 @@ def test_nothing_to_do_starts_no_process(tmp_path, monkeypatch):
     assert run_in_workers([], Store(tmp_path), jobs=2) == []
 
 
-def test_workers_that_cannot_start_are_a_sentence(file, tmp_path, monkeypatch):
+def test_workers_that_cannot_start_are_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "start_worker", os._exit)  # with `memory` for its exit code
     with pytest.raises(InvalidInput, match=r"die before they can take a trial; give more than --memory 9"):
-        run_in_workers([(trial(file),)], Store(tmp_path), jobs=1, memory=9)
+        run_in_workers([(named_trial("f2ba", "quadratic", steps=2),)], Store(tmp_path), jobs=1, memory=9)
     assert Store(tmp_path).done() == set()
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
 from helpers import all_end
+from helpers import trial as named_trial
 from test_kill import workers
-from test_local import METHOD, trial
 
 from bilevelbench.discovery.registry import registry
 from bilevelbench.execute.executor import Execution
@@ -32,14 +34,6 @@ os.waitpid(child, 0)
 tasks = [task for task in os.listdir("/proc/self/task") if int(task) != os.getpid()]
 print(*(open(f"/proc/self/task/{task}/comm").read().strip() for task in tasks))
 """
-
-
-KILL = "os.kill(os.getppid(), signal.SIGKILL)"
-KILL_ONCE = """if not os.path.exists({seen!r}):
-                    with open({seen!r}, "w") as file:
-                        print(os.getppid(), os.getpid(), file=file)
-                    os.kill(os.getppid(), signal.SIGKILL)
-                    time.sleep(10**6)"""
 
 
 @linux
@@ -104,14 +98,18 @@ def test_what_imports_set_needs_none(settings_of_the_server, monkeypatch):
 
 @linux
 def test_a_server_that_is_killed_takes_its_workers_along_and_another_one_goes_on(settings_of_the_server, tmp_path):
-    file, seen, store = tmp_path / "once.py", tmp_path / "seen", Store(tmp_path / "out")
-    assert KILL in METHOD
-    file.write_text(METHOD.replace(KILL, KILL_ONCE.format(seen=str(seen))))
-    pack = (trial(str(file), 1.0, "kill parent"),)
+    packs = [(named_trial("f2ba", "quadratic", steps=1000, seed=seed),) for seed in range(3)]
     with Execution(jobs=1).open(registry()) as executor:
-        assert [done.statuses for done in executor([pack], store)] == [("budget",)]
-        server, worker = map(int, seen.read_text().split())
+        running = executor(packs, Store(tmp_path))
+        statuses = [next(running).statuses]
+        (worker,) = workers(psutil.Process())
+        server, used = worker.ppid(), worker.cpu_times().user
+        while worker.cpu_times().user < used + 0.2:  # then it is in the middle of the next trial
+            time.sleep(0.01)
+        os.kill(server, signal.SIGKILL)
+        statuses += [done.statuses for done in running]
+        assert statuses == [("budget",)] * 3
         (successor,) = workers(psutil.Process())
-        assert successor.pid != worker
+        assert successor.pid != worker.pid
         assert successor.ppid() != server
-    assert all_end([worker])
+    assert all_end([worker.pid])

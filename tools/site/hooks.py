@@ -9,17 +9,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from choice import choice_page  # noqa: E402
-from command_line import command_line_page  # noqa: E402
-from mathematics import equations  # noqa: E402
-from mkdocs.structure.files import File, Files  # noqa: E402
-from names import name_table  # noqa: E402
-from registered import catalogue_pages  # noqa: E402
-from suite_files import suite_models  # noqa: E402
+from choice import choice_page
+from command_line import command_line_page
+from mathematics import equations
+from mkdocs.structure.files import File, Files
+from names import name_table
+from registered import catalogue_pages
+from suite_files import suite_models
 
-from bilevelbench.discovery.registry import registry  # noqa: E402
-from bilevelbench.leaderboard.collect import load  # noqa: E402
-from bilevelbench.leaderboard.site import Site  # noqa: E402
+from bilevelbench.discovery.registry import registry
+from bilevelbench.leaderboard.collect import load
+from bilevelbench.leaderboard.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "leaderboard" / "results" / "official"
@@ -83,4 +83,3 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def _set(match: re.Match[str]) -> str:
     block = match[0]
     return block if block.startswith("```") else equations(block.splitlines()) + "\n"
-

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from bilevelbench.discovery.entry import make
-from bilevelbench.discovery.registry import registry
+from bilevelbench.discovery.registry import registry_of
 from bilevelbench.engine.agents.gloo import (
     FAILED,
     FOREVER,
@@ -68,14 +68,15 @@ class _Share:
     """One agent's share in the work of a trial."""
 
     def __init__(self, trial: Trial, rank: int) -> None:
-        problem = make(registry().problem(trial.problem.key), trial.problem.params)
+        known = registry_of(trial.strangers)
+        problem = make(known.problem(trial.problem.key), trial.problem.params)
         with default_dtype(getattr(torch, trial.dtype)):
             self.instance = problem.build()
             if self.instance.agents is None:
                 raise InvalidInput(f"{problem.name} is not shared between agents")
             self.local = self.instance.agents.local(rank)
         self.instance.constants.problem = problem.name
-        entry = registry().algorithm(trial.algorithm.key)
+        entry = known.algorithm(trial.algorithm.key)
         self.methods = make_methods([trial], entry, self.instance.constants)
         self.trial, self.rank = trial, rank
 

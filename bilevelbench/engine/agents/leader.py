@@ -38,7 +38,7 @@ from bilevelbench.model.agents import Alone, Part
 from bilevelbench.model.algorithm import Algorithm, Distributed
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.noise import FiniteSum
-from bilevelbench.plan.trial import Trial
+from bilevelbench.plan.trial import SESSION, Trial
 from bilevelbench.processes import cause_of_death
 
 _START = 300.0  # seconds: importing torch and the plugins and building the problem, on a busy machine
@@ -64,7 +64,7 @@ def join(method: Algorithm, instance: Instance, trial: Trial) -> Part | None:
             )
     if count == 1:
         return Part(0, local, Alone())
-    if "this session" in (trial.plugin, trial.problem_plugin):
+    if SESSION in (trial.plugin, trial.problem_plugin):
         raise InvalidInput(
             f"{trial.algorithm.name} on {trial.problem.name}: an object of this session cannot be sent to the processes "
             "of agents; put its class into a file and name that"

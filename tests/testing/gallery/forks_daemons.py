@@ -1,0 +1,40 @@
+"""Starts processes that belong to nobody: twice forked, each in a session of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bilevelbench import Algorithm, Oracle
+
+
+@dataclass(frozen=True)
+class State:
+    x: Tensor
+    y: Tensor
+
+
+class ForksDaemons(Algorithm):
+    name = "forks_daemons"
+    uses = frozenset({"grad_f", "grad_g_y"})
+
+    a: float = 0.5
+    """step"""
+
+    def init(self, x0: Tensor, y0: Tensor, oracle: Oracle) -> State:
+        return State(x0, y0)
+
+    def step(self, s: State, oracle: Oracle) -> State:
+        if not os.fork():
+            os.setsid()
+            if not os.fork():
+                print("process", os.getpid(), flush=True)
+                time.sleep(600)
+            os._exit(0)
+        os.wait()
+        f_x, _ = oracle.grad_f(s.x, s.y)
+        g_y = oracle.grad_g_y(s.x, s.y)
+        return State(s.x - self.a * f_x, s.y - self.a * g_y)
