@@ -22,6 +22,7 @@ from bilevelbench.cli.run import run
 from bilevelbench.cli.tune import tune
 from bilevelbench.engine.agents.torchrun import under_torchrun
 from bilevelbench.errors import BilevelbenchError
+from bilevelbench.untrusted import visible
 
 app = typer.Typer(
     name="bilevelbench",
@@ -83,7 +84,7 @@ def main() -> None:
     try:
         start(app)
     except BilevelbenchError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(visible(f"error: {error}"), err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo(INTERRUPTED, err=True)
@@ -92,7 +93,7 @@ def main() -> None:
         if os.environ.get("BILEVELBENCH_DEBUG"):
             raise
         typer.echo(
-            f"error: {type(error).__name__}: {error}; this is a bug in bilevelbench or in a plugin; set "
+            f"error: {type(error).__name__}: {visible(str(error))}; this is a bug in bilevelbench or in a plugin; set "
             "BILEVELBENCH_DEBUG=1 in the environment to see where. Finished trials are stored",
             err=True,
         )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bilevelbench.cli.console import warn
 from bilevelbench.errors import UnknownName
 from bilevelbench.report.formats import FORMATS
 
@@ -30,5 +31,5 @@ def report(
         raise UnknownName("format", format_, FORMATS)
     found = read_report(folder, weight)
     for warning in found.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        warn(warning)
     typer.echo(write_report(found, format_, folder, out), nl=False)
