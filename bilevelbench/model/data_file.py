@@ -37,12 +37,13 @@ _SHARE = ("/usr/local/share", "/usr/share")
 
 def decompressed(content: bytes, most: int = _MOST) -> bytes:
     """What is inside a gzip or xz file, as far as the limit goes; anything else is returned as it is."""
-    openers = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open}
-    opener = next((opener for magic, opener in openers.items() if content.startswith(magic)), None)
-    if opener is None:
+    packed = io.BytesIO(content)
+    if content.startswith(b"\x1f\x8b"):
+        inside = gzip.GzipFile(fileobj=packed).read(most + 1)  # a few kilobytes can hold gigabytes of zeros
+    elif content.startswith(b"\xfd7zXZ\x00"):
+        inside = lzma.LZMAFile(packed).read(most + 1)
+    else:
         return content
-    with opener(io.BytesIO(content)) as file:  # a few kilobytes can hold gigabytes of zeros
-        inside: bytes = file.read(most + 1)
     if len(inside) > most:
         raise InvalidInput(f"it has more than {most:,} bytes when it is unpacked")
     return inside
