@@ -41,6 +41,10 @@ Kinds = Mapping[str, tuple[type, ...]]
 NUMBER, NUMBER_OR_NONE, TEXT, LIST, TABLE = (float, int), (float, int, type(None)), (str,), (list,), (dict,)
 
 
+#: What values of the right kinds do that do not fit each other.
+UNSHOWABLE = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
+
+
 class Refused(Exception):
     """Why a file is not read: the end of a sentence that begins with its name."""
 

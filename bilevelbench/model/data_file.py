@@ -39,9 +39,11 @@ def decompressed(content: bytes, most: int = _MOST) -> bytes:
     """What is inside a gzip or xz file, as far as the limit goes; anything else is returned as it is."""
     packed = io.BytesIO(content)
     if content.startswith(b"\x1f\x8b"):
-        inside = gzip.GzipFile(fileobj=packed).read(most + 1)  # a few kilobytes can hold gigabytes of zeros
+        with gzip.GzipFile(fileobj=packed) as file:
+            inside = file.read(most + 1)  # a few kilobytes can hold gigabytes of zeros
     elif content.startswith(b"\xfd7zXZ\x00"):
-        inside = lzma.LZMAFile(packed).read(most + 1)
+        with lzma.LZMAFile(packed) as archive:
+            inside = archive.read(most + 1)
     else:
         return content
     if len(inside) > most:

@@ -84,7 +84,7 @@ def read_record(path: Path) -> dict[str, Any]:
     text = _read(path, "pack.json")
     body, _, checksum = text.rpartition(_CHECKSUM)
     try:
-        record = parsed_json(text)
+        record = {name: value for name, value in parsed_json(text).items() if value is not None}
     except Refused as refused:
         raise _corrupt(path, "pack.json", str(refused)) from refused
     version = record.get("schema_version")

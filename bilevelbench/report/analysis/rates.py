@@ -16,7 +16,7 @@ from bilevelbench.report.analysis.fit import OUTSIDE, compared
 from bilevelbench.report.analysis.predict import SetBy, asymptotic
 from bilevelbench.report.pipe_table import pipe_table
 from bilevelbench.report.text import number, printable
-from bilevelbench.untrusted import NUMBER_OR_NONE, TEXT, Refused, read_json, wrong_kind
+from bilevelbench.untrusted import NUMBER, NUMBER_OR_NONE, TEXT, UNSHOWABLE, Refused, read_json, wrong_kind
 
 RateRecord = dict[str, Any]
 
@@ -53,7 +53,7 @@ _KINDS = {
     "tilde": (bool,),
     **{name: NUMBER_OR_NONE if usual is None else (type(usual),) for name, usual in _OPTIONAL.items()},
 }
-_POINT = dict.fromkeys(("eps", "cost"), NUMBER_OR_NONE)
+_POINT = dict.fromkeys(("eps", "cost"), NUMBER)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,12 @@ def read_rates(path: Path) -> RateTable:
         fault = wrong_kind(row, _KINDS) or next(filter(None, (wrong_kind(p, _POINT) for p in row["points"])), None)
         if fault:
             raise StoreError(f"{path} has a row that {fault}; {again}")
-    return RateTable(title, [_with_rule(_with_interval(row)) for row in rows], path)
+    try:
+        rows = [_with_rule(_with_interval(row)) for row in rows]
+        readable(rows), notes(rows), frame(rows)  # numbers that do not fit each other show here
+    except UNSHOWABLE as error:
+        raise StoreError(f"{path} has a row that cannot be shown ({error!r}); {again}") from None
+    return RateTable(title, rows, path)
 
 
 def _with_interval(row: RateRecord) -> RateRecord:

@@ -15,7 +15,7 @@ from bilevelbench.errors import StoreError
 from bilevelbench.report.pipe_table import pipe_table
 from bilevelbench.report.text import number, printable
 from bilevelbench.results.schema import Results
-from bilevelbench.untrusted import LIST, NUMBER, NUMBER_OR_NONE, TABLE, TEXT, Refused, read_json, wrong_kind
+from bilevelbench.untrusted import LIST, NUMBER, NUMBER_OR_NONE, TABLE, TEXT, UNSHOWABLE, Refused, read_json, wrong_kind
 
 TUNING = "tuning.json"
 _ROW = {
@@ -56,7 +56,14 @@ def read_tuning(folder: Path) -> Tuning | None:
     if fault:
         raise StoreError(f"{str(path)!r} {fault}; run `bilevelbench tune` again")
     title, summary = (printable(record.get(name, "")) for name in ("title", "summary"))
-    return Tuning(title, summary, record["rule"], record["rows"])
+    found = Tuning(title, summary, record["rule"], record["rows"])
+    try:
+        readable(found), remarks(found)  # numbers that do not fit each other show here
+    except UNSHOWABLE as error:
+        raise StoreError(
+            f"{str(path)!r} has a row that cannot be shown ({error!r}); run `bilevelbench tune` again"
+        ) from None
+    return found
 
 
 def _faults(record: Mapping[str, Any]) -> Iterator[str | None]:

@@ -300,8 +300,11 @@ def find_outcomes(folder: Path, results: Results) -> tuple[list[ExperimentOutcom
     for path in sorted((folder / EXPERIMENTS).glob("*.json")):
         try:
             experiment = Experiment.model_validate(read_json(path, folder))
-        except (Refused, ValidationError) as error:
-            said = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        except Refused as refused:
+            warnings.append(f"{path} {refused}; run its suite again")
+            continue
+        except ValidationError as error:
+            said = error.errors()[0]
             where = ".".join(map(str, said["loc"])) or "the file"
             warnings.append(f"{path} is not an experiment ({where}: {said['msg']}); run its suite again")
             continue
