@@ -11,7 +11,7 @@ EXECUTION ?=
 # Results of others, as they sent them in.
 SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
 
-.PHONY: run test test-slow test-slow-again test-quick soak coverage install bench lint leaderboard page docs clean
+.PHONY: run test test-slow test-slow-again test-quick soak coverage install install-locked lock bench lint leaderboard page docs clean
 
 run: install
 	$(BIN)/bilevelbench run --all
@@ -51,6 +51,17 @@ coverage: $(VENV)/.test
 	$(BIN)/python -m coverage report
 
 install: $(VENV)/.install
+
+# The same versions and the test tools, each file with the checksum of requirements.lock; nothing is fetched to build with.
+install-locked: | $(VENV)/bin/python
+	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+
+# After a change of constraints.txt. Needs uv.
+lock:
+	( echo "$$(head -1 requirements.lock)"; uv pip compile pyproject.toml --extra test --extra peers -c constraints.txt \
+	  --python-version 3.11 --universal --generate-hashes --no-header --no-annotate --quiet ) > build.lock
+	mv build.lock requirements.lock
 
 bench: $(VENV)/.test
 	$(BIN)/python -m pytest benchmarks --benchmark-disable-gc -q

@@ -29,6 +29,41 @@ def test_every_dependency_has_an_exact_version():
     assert names - set(pinned()) == set()
 
 
+def locked() -> dict[str, set[str]]:
+    """The versions of the lock file by name; it has several of one where systems differ."""
+    versions: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", (ROOT / "requirements.lock").read_text("utf-8"), re.M):
+        versions.setdefault(plain(name), set()).add(version)
+    return versions
+
+
+def test_the_lock_file_has_the_versions_of_the_constraints():
+    """`make lock` writes it again. Beside them it has what torch brings on other systems."""
+    found = locked()
+    assert {name: found[name] for name in pinned() if name in found and found[name] != {pinned()[name]}} == {}
+    project = PROJECT["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    names = {plain(re.split(r"[\[<>=;\s]", dependency)[0]) for dependency in wanted} - {"bilevelbench"}
+    assert names <= set(found)
+    beside = {name for name in found if name not in pinned()}
+    assert {n for n in beside if not n.startswith(("nvidia-", "cuda-"))} <= {
+        "colorama",
+        "httpx2-jsfetch",
+        "setuptools",
+        "triton",
+    }
+
+
+def test_everything_in_the_lock_file_has_a_checksum_and_no_address():
+    text = (ROOT / "requirements.lock").read_text("utf-8")
+    entries = re.split(r"^(?=[\w.-]+==)", text, flags=re.M)[1:]
+    assert len(entries) >= len(locked())
+    for entry in entries:
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry[:60]
+    assert "://" not in text
+    assert "index" not in text
+
+
 def test_hooks_have_the_versions_of_the_constraints():
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     pins = [pin for repo in config["repos"] for hook in repo["hooks"] for pin in hook["additional_dependencies"]]
@@ -57,6 +92,17 @@ def test_the_boards_that_are_rebuilt_are_all_that_are_published():
     settings = yaml.safe_load(text)["jobs"]["boards"]["strategy"]["matrix"]["setting"]
     assert sorted(settings) == sorted(path.stem for path in (ROOT / "leaderboard" / "suites").glob("*.toml"))
     assert f"for setting in {' '.join(settings)}; do" in text
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_workflows_may_do_little_and_run_actions_by_commit(path):
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}  # a job that needs more says so itself
+    for job in workflow["jobs"].values():
+        assert set(job.get("permissions", {}).values()) <= {"read", "write"}
+        for step in job["steps"]:
+            if "uses" in step:
+                assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step["uses"]
 
 
 def test_the_guide_for_contributors_names_every_folder_and_no_other():

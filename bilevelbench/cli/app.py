@@ -24,6 +24,7 @@ from bilevelbench.cli.tune import tune
 from bilevelbench.cli.tutorial import tutorial
 from bilevelbench.engine.agents.torchrun import under_torchrun
 from bilevelbench.errors import BilevelbenchError
+from bilevelbench.untrusted import visible
 
 _FIRST = """\
 bilevelbench compares methods for bilevel optimisation and counts every call that they make.
@@ -121,7 +122,7 @@ def main() -> None:
     try:
         start(parser())
     except BilevelbenchError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(visible(f"error: {error}"), err=True)
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo(INTERRUPTED, err=True)
@@ -130,7 +131,7 @@ def main() -> None:
         if os.environ.get("BILEVELBENCH_DEBUG"):
             raise
         typer.echo(
-            f"error: {type(error).__name__}: {error}; this is a bug in bilevelbench or in a plugin; set "
+            f"error: {type(error).__name__}: {visible(str(error))}; this is a bug in bilevelbench or in a plugin; set "
             "BILEVELBENCH_DEBUG=1 in the environment to see where. Finished trials are stored",
             err=True,
         )

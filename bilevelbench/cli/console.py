@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from bilevelbench.untrusted import visible
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -19,9 +21,13 @@ if TYPE_CHECKING:
 INTERRUPTED = "interrupted; what was finished is stored, and the same command continues from there"
 
 
+def warn(sentence: object) -> None:
+    typer.echo(visible(f"warning: {sentence}"), err=True)
+
+
 def warn_failures(registry: Registry) -> None:
     for failure in registry.failures:
-        typer.echo(f"warning: {failure}", err=True)
+        warn(failure)
 
 
 def show(title: str, rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -43,7 +49,7 @@ def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     for column in rows[0]:
         table.add_column(column, overflow="fold", no_wrap=column in ("name", "family", "oracle"))
     for row in rows:
-        table.add_row(*(Text(str(value)) for value in row.values()))
+        table.add_row(*(Text(visible(str(value))) for value in row.values()))
     Console().print(table)
 
 
@@ -68,11 +74,11 @@ def say(console: Console, text: str) -> None:
     """One line, however long, exactly as it is."""
     from rich.text import Text
 
-    console.print(Text(text), soft_wrap=True)
+    console.print(Text(visible(text)), soft_wrap=True)
 
 
 def say_cut(console: Console, text: str) -> None:
     """One line, cut off where the terminal ends."""
     from rich.text import Text
 
-    console.print(Text(text), overflow="ellipsis", no_wrap=True)
+    console.print(Text(visible(text)), overflow="ellipsis", no_wrap=True)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bilevelbench.cli.console import warn
+
 leaderboard = typer.Typer(
     help="The leaderboard: a static site of results and measured rates.",
     epilog="Example: `bilevelbench leaderboard build out -o site`",
@@ -22,9 +24,6 @@ def build(
 ) -> None:
     """Build a static site that needs no network: boards, complexity tables, a page for each problem and each method."""
     from bilevelbench.leaderboard.build import build as build_site
-
-    def warn(sentence: str) -> None:
-        typer.echo(f"warning: {sentence}", err=True)
 
     typer.echo(f"page: {build_site(folders, out, tuned or [], warn=warn).resolve()}")
 

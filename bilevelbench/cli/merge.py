@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bilevelbench.cli.console import warn
+
 
 def merge(
     folders: Annotated[list[Path], typer.Argument(help="Folders of results.")],
@@ -20,7 +22,7 @@ def merge(
     done = merge_folders(folders, out, compact)
     total = len(Store(out).publish().runs)
     for sentence in done.skipped:
-        typer.echo(f"warning: left out: {sentence}", err=True)
+        warn(f"left out: {sentence}")
     packs = f"{done.packs} pack{'' if done.packs == 1 else 's'}"
     confirmed = f"{done.confirmed} were run before on another machine, " if done.confirmed else ""
     typer.echo(

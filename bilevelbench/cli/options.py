@@ -69,13 +69,7 @@ def suites_of(
     if all_ and name:
         raise InvalidInput("--all is the suite `quick`; give --all or --suite, not both")
     if all_ or name:
-        path = registry.suite(name or "quick")
-        try:
-            plans = load_suites(path, registry)
-        except UnicodeDecodeError:
-            raise InvalidInput(f"suite {path} is not valid UTF-8; save it as UTF-8") from None
-        except OSError as error:
-            raise InvalidInput(f"suite {path} cannot be read: {error.strerror}") from None
+        plans = load_suites(registry.suite(name or "quick"), registry)
     elif algorithms and problems:
         plans = [Suite(budget=Budget(cost=30_000))]
     else:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from bilevelbench.cli.console import warn
 from bilevelbench.cli.options import as_typed
 from bilevelbench.errors import UnknownName
 from bilevelbench.report.formats import FORMATS
@@ -33,7 +34,7 @@ def report(
         raise UnknownName("format", format_, FORMATS)
     found = replace(read_report(folder, weight), cite=_cited)
     for warning in found.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        warn(warning)
     typer.echo(write_report(found, format_, folder, out, as_typed()), nl=False)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import math
-import struct
-import zlib
 
 import torch
 from torch import Tensor
 
 from bilevelbench.errors import InvalidInput
 from bilevelbench.model.instance import Instance
+from bilevelbench.results import png as results_png
 
 _PER_ROW = 10  # images
 _GAP, _GREY = 1, 0.5  # pixels between images, and their shade
@@ -27,7 +26,8 @@ def pictures_of(instance: Instance, x: Tensor, y: Tensor) -> dict[str, str]:
 
 def png(title: str, images: Tensor) -> bytes:
     """Images (k, height, width) side by side, `_PER_ROW` in a row."""
-    return _encoded(_sheet(title, images))
+    grey = _sheet(title, images)
+    return results_png.png(grey.shape[1], [bytes(line) for line in grey.tolist()])
 
 
 def _sheet(title: str, images: Tensor) -> Tensor:
@@ -44,16 +44,3 @@ def _sheet(title: str, images: Tensor) -> Tensor:
         top, left = (i // columns) * (height + _GAP), (i % columns) * (width + _GAP)
         sheet[top : top + height, left : left + width] = image
     return (255 * sheet.clamp(0, 1)).round().to(torch.uint8)
-
-
-def _encoded(grey: Tensor) -> bytes:
-    height, width = grey.shape
-    lines = b"".join(b"\0" + bytes(line) for line in grey.tolist())  # no filter
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)  # eight bits of grey
-    return (
-        b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(lines, 9)) + _chunk(b"IEND", b"")
-    )
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

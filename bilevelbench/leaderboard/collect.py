@@ -8,7 +8,6 @@ constants, as the plugins declare them).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from bilevelbench.results.compare import Witness, witnesses
 from bilevelbench.results.merge import refuse_disagreement
 from bilevelbench.results.schema import CURVE, RUNS, Results, curve_frame, runs_frame
 from bilevelbench.results.tables import load_results
+from bilevelbench.untrusted import Refused, parameters, read_json
 
 MODES = {"default": "out of the box", "tuned": "tuned"}
 
@@ -148,11 +148,7 @@ def provenance(results: Results) -> dict[str, list[dict[str, Any]]]:
 
 
 def params_of(row: Mapping[Any, Any], column: str = "problem_params") -> dict[str, Any]:
-    try:
-        params = json.loads(row[column] or "{}")
-    except ValueError:  # a table from elsewhere
-        return {}
-    return params if isinstance(params, dict) else {}
+    return parameters(row[column]) or {}
 
 
 def readable_parameters(text: str) -> str:
@@ -187,12 +183,9 @@ def _merged(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{str(path)!r} cannot be read as JSON ({error}); write it again") from None
-    if not isinstance(document, dict):
-        raise StoreError(f"{str(path)!r} holds no JSON object; write it again")
-    return document
+        return read_json(path, path.parent)
+    except Refused as refused:
+        raise StoreError(f"{str(path)!r} {refused}; write it again") from None
 
 
 def _short(commit: object) -> str:

@@ -6,11 +6,13 @@ import pandas as pd
 
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.collect import MODES
-from bilevelbench.leaderboard.fragments import script_json, slug
+from bilevelbench.leaderboard.fragments import script_json
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
+from bilevelbench.report.comma_table import comma_table
 from bilevelbench.report.figures.experiment import experiment_figure
 from bilevelbench.report.figures.style import svg_file
+from bilevelbench.untrusted import slug
 
 
 def scripts(site: Site) -> dict[str, str]:
@@ -28,12 +30,12 @@ def scripts(site: Site) -> dict[str, str]:
 
 
 def downloads(site: Site) -> dict[str, str]:
-    out = {"csv/runs.csv": site.runs.drop(columns="title").to_csv(index=False)}
+    out = {"csv/runs.csv": comma_table(site.runs.drop(columns="title"))}
     for one in site.boards:
         columns = ["method", "algorithm", "rank", "low", "high", "group", "mean_rank", "relative", "reached",
                    "trials", "failed", "hvps"]  # fmt: skip
-        out[f"csv/board-{one.key}.csv"] = one.rows[columns].to_csv(index=False)
-        out[f"csv/costs-{one.key}.csv"] = one.costs.to_csv(index=False)
+        out[f"csv/board-{one.key}.csv"] = comma_table(one.rows[columns])
+        out[f"csv/costs-{one.key}.csv"] = comma_table(one.costs)
     for title in site.titles:
         parts = []
         for mode, r in site.results.items():
@@ -41,14 +43,14 @@ def downloads(site: Site) -> dict[str, str]:
             chosen = r.only(mine["trial_id"]).curve
             parts.append(chosen.merge(mine[["trial_id", "method", "seed", "mode"]], on="trial_id"))
         table = pd.concat([p for p in parts if not p.empty] or parts[:1], ignore_index=True)
-        out[f"csv/curve-{slug(title)}.csv"] = table.to_csv(index=False, float_format="%.10g")
+        out[f"csv/curve-{slug(title)}.csv"] = comma_table(table, "%.10g")
     rows = [
         {"title": table.title, **{k: v for k, v in row.items() if not isinstance(v, list)}}
         for table in site.material.rates
         for row in table.rows
     ]
     if rows:
-        out["csv/rates.csv"] = pd.DataFrame(rows).to_csv(index=False)
+        out["csv/rates.csv"] = comma_table(pd.DataFrame(rows))
     return out
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,20 +14,13 @@ from bilevelbench.report.analysis.rates import RateTable, claimed
 from bilevelbench.report.analysis.rates import cells as rate_cells
 from bilevelbench.report.analysis.rates import notes as rate_notes
 from bilevelbench.report.text import number
+from bilevelbench.untrusted import slug
 
 
 def script_json(value: Any) -> str:
     """JSON that nothing in a page can take for a tag, whether it stands in a file or in a script element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def slug(name: str) -> str:
-    """A file name for a method or problem: the name itself if it is harmless, else its letters and a hash."""
-    if re.fullmatch(r"[a-z0-9_]{1,48}", name):
-        return name
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48]
-    return f"{plain}-{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
 def number_text(value: Any) -> str:

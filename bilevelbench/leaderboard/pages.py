@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, StrictUndefined
 
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.boards import Board
@@ -19,6 +19,7 @@ from bilevelbench.model.family import FAMILIES
 from bilevelbench.report.analysis.answer import answer
 from bilevelbench.report.analysis.summary import ACCURACIES
 from bilevelbench.report.figures.experiment import CAPTION
+from bilevelbench.report.page_environment import content_policy, page_environment
 from bilevelbench.report.text import printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
@@ -68,6 +69,8 @@ def _shared(site: Site) -> dict[str, Any]:
             ("data.html", "Data"),
         ],
         "lead": _lead(site),
+        # `file:` for a site that is opened from a folder, whose files not every browser takes for the page's own
+        "policy": content_policy("'self' file:", "'self' file:", "'self' file: data:"),
         "command": printable(site.command),
         "notes": site.material.notes,
         "problem_file": site.problem_file,
@@ -148,12 +151,8 @@ def _experiments(site: Site) -> list[dict[str, Any]]:
 
 
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("bilevelbench.leaderboard"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
+    environment = page_environment(
+        "bilevelbench.leaderboard", trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     environment.filters["number"] = number_text
     environment.filters["exact"] = exact_text

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from bilevelbench.leaderboard.collect import MODES, problem_facts
-from bilevelbench.leaderboard.fragments import slug
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.summary import exact_cell, readable
+from bilevelbench.untrusted import slug
 
 
 def problem_page(site: Site, title: str) -> dict[str, Any]:

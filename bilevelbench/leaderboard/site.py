@@ -10,12 +10,13 @@ import pandas as pd
 
 from bilevelbench.leaderboard.boards import make_board
 from bilevelbench.leaderboard.collect import MODES, Material, method_facts, provenance
-from bilevelbench.leaderboard.fragments import median_hvp_ratio, slug
+from bilevelbench.leaderboard.fragments import median_hvp_ratio
 from bilevelbench.leaderboard.settings import SETTINGS, of_setting, settings_of_trials
 from bilevelbench.model.family import family_of
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.summary import summary, titled
 from bilevelbench.results.schema import Results, runs_frame
+from bilevelbench.untrusted import slug
 
 
 class Site:

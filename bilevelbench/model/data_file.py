@@ -15,8 +15,11 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import http.client
 import importlib.metadata
 import importlib.util
+import io
+import lzma
 import os
 import tempfile
 import urllib.request
@@ -25,14 +28,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bilevelbench.errors import InvalidInput, MissingData
+from bilevelbench.untrusted import Refused, read_bytes
 
 _TIMEOUT = 60  # seconds without an answer from the network
+_MOST = 2**29  # bytes of a file and of its content: the largest so far, MNIST, has 220 million
 _SHARE = ("/usr/local/share", "/usr/share")
 
 
-def gunzipped(content: bytes) -> bytes:
-    """What is inside a gzip file; anything else is returned as it is."""
-    return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+def decompressed(content: bytes, most: int = _MOST) -> bytes:
+    """What is inside a gzip or xz file, as far as the limit goes; anything else is returned as it is."""
+    packed = io.BytesIO(content)
+    if content.startswith(b"\x1f\x8b"):
+        with gzip.GzipFile(fileobj=packed) as file:
+            inside = file.read(most + 1)  # a few kilobytes can hold gigabytes of zeros
+    elif content.startswith(b"\xfd7zXZ\x00"):
+        with lzma.LZMAFile(packed) as archive:
+            inside = archive.read(most + 1)
+    else:
+        return content
+    if len(inside) > most:
+        raise InvalidInput(f"it has more than {most:,} bytes when it is unpacked")
+    return inside
 
 
 def cache_folder() -> Path:
@@ -72,7 +88,7 @@ class DataFile:
     url: str = ""
     download: Callable[[], bytes] | None = None
     """gets the content where a single URL cannot; an OSError says that the network failed"""
-    unpack: Callable[[bytes], bytes] = gunzipped
+    unpack: Callable[[bytes], bytes] = decompressed
 
     def read(self, path: str | os.PathLike[str] | None = None) -> bytes:
         """The content, checked; `path` is a file or a folder."""
@@ -123,9 +139,9 @@ class DataFile:
             "bundled": "install the plugin again",
         }.get(found.place, "get the file again, or take it away and another place is tried")
         try:
-            raw = found.path.read_bytes()
-        except OSError as error:
-            raise InvalidInput(f"{found.path} cannot be read: {error.strerror}") from None
+            raw = read_bytes(found.path, most=_MOST)
+        except Refused as refused:
+            raise InvalidInput(f"{found.path} {refused}; {way_out}") from None
         return self._verified(raw, str(found.path), way_out)
 
     # ------------------------------------------------------------------------------------------------ places
@@ -181,12 +197,12 @@ class DataFile:
             if not self.url:
                 raise OSError("no address is known")
             with urllib.request.urlopen(self.url, timeout=_TIMEOUT) as answer:
-                raw: bytes = answer.read()
-        except OSError as error:
+                raw: bytes = answer.read(_MOST)
+        except (OSError, http.client.HTTPException) as error:  # the second for an answer that is cut off, or is none
             raise MissingData(self._nowhere(error)) from None
         return self._verified(raw, f"what {self.url} sent", "try again later, or get the file from elsewhere")
 
-    def _nowhere(self, failure: OSError) -> str:
+    def _nowhere(self, failure: Exception) -> str:
         folder = os.environ.get("BILEVELBENCH_DATA")
         env = f"BILEVELBENCH_DATA ({folder}) does not hold {self.path}" if folder else "BILEVELBENCH_DATA is not set"
         package = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from bilevelbench.plan.trial import Frozen
 
@@ -15,7 +15,7 @@ class Line(Frozen):
     """A horizontal line at a number, or where a column of the curve starts (step 0, median over trials)."""
 
     label: str
-    value: float | None = None
+    value: FiniteFloat | None = None
     column: str | None = None
 
     @model_validator(mode="after")
@@ -47,7 +47,7 @@ class Falls(Frozen):
     rule: Literal["falls"]
     claim: str
     columns: Names
-    factor: float = Field(default=1000.0, gt=1)
+    factor: FiniteFloat = Field(default=1000.0, gt=1)
     lower: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
 
@@ -75,8 +75,8 @@ class Separation(Compared):
     rule: Literal["separation"]
     low: Names
     high: Names
-    below: float
-    above: float
+    below: FiniteFloat
+    above: FiniteFloat
 
 
 FigureCheck = Annotated[Falls | Ranking | Separation, Field(discriminator="rule")]
@@ -88,5 +88,5 @@ class PaperFigure(Frozen):
     name: str = Field(pattern=r"^[a-z0-9_]{1,48}$")
     title: str
     claim: str
-    panel: tuple[Panel, ...] = Field(min_length=1)
-    check: tuple[FigureCheck, ...] = Field(min_length=1)
+    panel: tuple[Panel, ...] = Field(min_length=1, max_length=24)
+    check: tuple[FigureCheck, ...] = Field(min_length=1, max_length=100)

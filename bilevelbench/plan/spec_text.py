@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
+import math
 from typing import Any
 
 from bilevelbench.errors import InvalidInput
 from bilevelbench.plan.trial import Spec
+
+#: A plan, or the grid of one method or problem, has at most so many points; more are a slip of the pen.
+MOST = 1_000_000
 
 
 def parse_spec(text: str) -> list[Spec]:
@@ -18,13 +21,13 @@ def parse_spec(text: str) -> list[Spec]:
 
 def parse_lists(text: str) -> tuple[str, dict[str, Any]]:
     """`f2ba[K=3,lam=10,100]` -> its name and the list of each parameter. A token without `=` continues the list before."""
-    match = re.fullmatch(r"\s*([^\[\]]+?)\s*(?:\[(.*)\])?\s*", text, flags=re.DOTALL)
-    if match is None:
+    head, bracket, tail = text.strip().partition("[")
+    name, inside = head.strip(), tail.removesuffix("]")
+    if not name or "]" in name or (bracket and not tail.endswith("]")):
         raise InvalidInput(f"cannot read {text!r}; write NAME or NAME[param=value,param=value1,value2]")
-    name, inside = match[1], match[2]
     lists: dict[str, Any] = {}
     key: str | None = None
-    for token in (t.strip() for t in (inside or "").split(",")):
+    for token in (t.strip() for t in inside.split(",")):
         if not token:
             continue
         if "=" in token:
@@ -43,13 +46,16 @@ def parse_lists(text: str) -> tuple[str, dict[str, Any]]:
 def expand(name: str, params: dict[str, Any]) -> list[Spec]:
     """The grid of a suite's table: a list is a list of values to try."""
     lists = {k: v if isinstance(v, list) else [v] for k, v in params.items()}
+    size = math.prod(map(len, lists.values()))
+    if size > MOST:
+        raise InvalidInput(f"the grid of {name!r} has {size:,} points; at most {MOST:,} are planned: shorten its lists")
     return [Spec(name=name, params=dict(zip(lists, row, strict=True))) for row in itertools.product(*lists.values())]
 
 
 def _value(token: str) -> Any:
     try:
         return json.loads(token)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         pass
     for kind in (int, float):
         try:

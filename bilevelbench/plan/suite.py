@@ -13,12 +13,15 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, faults
 from bilevelbench.plan.figure import PaperFigure
 from bilevelbench.plan.pairing import obstacle
-from bilevelbench.plan.spec_text import expand, parse_spec
+from bilevelbench.plan.spec_text import MOST, expand, parse_spec
 from bilevelbench.plan.trial import Budget, Frozen, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.plan.tuning import Tune
+from bilevelbench.untrusted import Refused, read_bytes
 
 M = TypeVar("M", bound=BaseModel)
+
+_MOST_BYTES = 2**24
 
 
 def read_suite(path: Path, model: type[M]) -> M:
@@ -31,8 +34,12 @@ def read_suite(path: Path, model: type[M]) -> M:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(read_bytes(path, most=_MOST_BYTES).decode("utf-8"))
+    except Refused as refused:
+        raise InvalidInput(f"suite {path} {refused}") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"suite {path} is not valid UTF-8; save it as UTF-8") from None
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"suite {path} is not valid TOML: {error}") from None
 
 
@@ -79,7 +86,7 @@ class Suite(Frozen):
     problem: Literal["all"] | tuple[ProblemEntry, ...] = "all"
     override: tuple[ProblemEntry, ...] = ()
     also: tuple[ProblemEntry, ...] = ()
-    seeds: PositiveInt | tuple[NonNegativeInt, ...] = 1
+    seeds: Annotated[int, Field(ge=1, le=MOST)] | tuple[NonNegativeInt, ...] = 1
     data_seeds: PositiveInt = 1
     budget: Budget
     targets: tuple[PositiveFloat, ...] = ()
@@ -96,8 +103,12 @@ class Suite(Frozen):
     def trials(self, registry: Registry) -> list[Trial]:
         """Every trial, validated one by one: a caller's mistake is found here, before anything runs."""
         out: dict[str, Trial] = {}
+        planned = 0
         for problem, entry in self.problems(registry):
             for algorithm, label in self._specs(registry, problem):
+                planned += len(self.seed_list)
+                if planned > MOST:
+                    raise InvalidInput(f"a plan of more than {MOST:,} trials; shorten its lists, or take fewer seeds")
                 for seed in self.seed_list:
                     trial = make_trial(
                         registry,
@@ -115,8 +126,8 @@ class Suite(Frozen):
         return list(out.values())
 
     @property
-    def seed_list(self) -> tuple[int, ...]:
-        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+    def seed_list(self) -> Sequence[int]:
+        return range(self.seeds) if isinstance(self.seeds, int) else self.seeds
 
     def problems(self, registry: Registry) -> Iterator[tuple[Spec, ProblemEntry]]:
         """Every problem with every data seed, and the entry that it comes from."""

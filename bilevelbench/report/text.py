@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from bilevelbench.untrusted import visible
+
 
 def printable(text: object) -> str:
-    """Text for a terminal, a table or an SVG: on one line, without control characters."""
-    return " ".join(
-        "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in str(text)).split()
-    )
+    """Text for a terminal, a table or an SVG: on one line, with every character to be seen."""
+    return visible(" ".join(str(text).split()))
 
 
 def number(value: float, digits: int = 2) -> str:

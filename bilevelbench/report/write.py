@@ -7,6 +7,7 @@ from pathlib import Path
 from bilevelbench.errors import StoreError
 from bilevelbench.report import formats
 from bilevelbench.report.contents import Report
+from bilevelbench.results.files import replace
 
 
 def write_report(report: Report, format_: str, folder: Path, out: Path | None, command: str = "") -> str:
@@ -31,6 +32,6 @@ def _write(path: Path, text: str) -> None:
     try:
         if not path.parent.exists():
             path.parent.mkdir(parents=True)
-        path.write_bytes(text.encode("utf-8", "replace"))
+        replace(path, text.encode("utf-8", "replace"))
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}; choose another file with -o") from None

@@ -9,7 +9,6 @@ the end by an evaluation: the evaluations that both made must agree. docs/decisi
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from bilevelbench.results.machine import machine
 from bilevelbench.results.packs import pack_id
 from bilevelbench.results.schema import COUNT, CURVE, REAL, RUNS, VOLATILE, Results, Tables
 from bilevelbench.results.status import Status
+from bilevelbench.untrusted import parameters
 
 #: (relative, floor) by dtype.
 TOLERANCES = {"float64": (1e-6, 1e-11), "float32": (1e-4, 1e-5)}
@@ -247,10 +247,8 @@ def _first(a: pd.DataFrame, b: pd.DataFrame, name: str, differs: Any) -> tuple[s
 
 
 def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text or "{}")
-    except (ValueError, RecursionError):  # a table from elsewhere
-        return text
+    given = parameters(text)
+    return text if given is None else given
 
 
 def _clash(a: Any, b: Any, relative: float, name: str = "") -> str | None:

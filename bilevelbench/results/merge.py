@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +14,12 @@ from bilevelbench.results.compare import Witness, disagreements, witnesses
 from bilevelbench.results.files import replace_file
 from bilevelbench.results.machine import machine
 from bilevelbench.results.packs import StoredPack, none_readable, read_packs, read_tables
+from bilevelbench.results.parquet import most_cells
+from bilevelbench.results.png import redrawn
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import EXPERIMENTS, Store
 from bilevelbench.results.tables import assemble
+from bilevelbench.untrusted import Refused, read_json, slug
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def merge(folders: Sequence[str | Path], into: str | Path, compact: bool = False
     skipped: list[str] = []
     sources = [_read(path, skipped, must_hold=path != into) for path in (into, *paths)]
     refuse_disagreement([one for source in sources for one in witnesses(source.folder, source.results)])
-    figures = _figures(into, paths)
+    figures = _figures(into, paths, skipped)
 
     store = Store(into)
     seen = {(trial_id, _maker(pack)) for pack in sources[0].packs for trial_id in pack.trial_ids}
@@ -65,6 +69,8 @@ def merge(folders: Sequence[str | Path], into: str | Path, compact: bool = False
             duplicates += len(pack.trial_ids) - len(fresh)
             if fresh:  # a pack is taken whole; loading shows one copy of a trial
                 record = {"merged_from": source.folder.name, **pack.record}
+                if "pictures" in record:
+                    record["pictures"] = redrawn(record["pictures"])
                 chosen.append(replace(pack, record=record))
                 new = {trial_id for trial_id, _ in fresh} - known
                 trials += len(new)
@@ -73,8 +79,9 @@ def merge(folders: Sequence[str | Path], into: str | Path, compact: bool = False
                 known |= new
         packs += len(chosen)
         _copy(chosen, store, compact)
-    for name, (_, content) in figures.items():
-        replace_file(into / EXPERIMENTS / name, content)
+    for name, (_, figure) in figures.items():
+        text = json.dumps(figure, indent=1, ensure_ascii=False) + "\n"
+        replace_file(into / EXPERIMENTS / name, text.encode())
     return MergeReport(packs, trials, duplicates, confirmed, tuple(skipped))
 
 
@@ -111,16 +118,25 @@ def _read(folder: Path, skipped: list[str], must_hold: bool) -> MergeSource:
 
 
 def _groups(packs: Sequence[StoredPack]) -> list[list[StoredPack]]:
-    """Packs that agree in day, environment, origin and, for each plugin that two of them share, its commit."""
+    """Packs that agree in day, environment, origin and, for each plugin that two of them share, its commit.
+
+    Together they have no more numbers than any reader takes.
+    """
     groups: dict[str, list[StoredPack]] = {}
     commits: dict[str, dict[str, Any]] = {}
+    cells, trials = Counter[str](), Counter[str]()
     for pack in packs:
         record = pack.record
         made = [record.get("created", "")[:10], record.get("environment"), record["merged_from"]]
         own = record.get("commits") or {}
         key = json.dumps(made, sort_keys=True)
-        while any(commits.get(key, {}).get(name, commit) != commit for name, commit in own.items()):
+        size = pack.curve.num_rows * pack.curve.num_columns
+        while any(commits.get(key, {}).get(name, commit) != commit for name, commit in own.items()) or (
+            key in groups and cells[key] + size > most_cells(trials[key] + len(pack.trial_ids))
+        ):
             key += "+"
+        cells[key] += size
+        trials[key] += len(pack.trial_ids)
         groups.setdefault(key, []).append(pack)
         commits.setdefault(key, {}).update(own)
     return list(groups.values())
@@ -141,14 +157,20 @@ def _joint_record(packs: Sequence[StoredPack]) -> dict[str, Any]:
     }
 
 
-def _figures(into: Path, folders: Sequence[Path]) -> dict[str, tuple[Path, bytes]]:
-    """What the folders say about their figures, by file name, and which of them says it."""
-    figures: dict[str, tuple[Path, bytes]] = {}
+def _figures(into: Path, folders: Sequence[Path], skipped: list[str]) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """What the folders say about their figures, by file name, and which of them says it. The pictures are drawn from that."""
+    figures: dict[str, tuple[Path, dict[str, Any]]] = {}
     for folder in (into, *folders):
         for path in sorted((folder / EXPERIMENTS).glob("*.json")):
-            content = path.read_bytes()
-            first, known = figures.setdefault(path.name, (folder, content))
-            if content != known:
+            try:
+                if slug(path.stem) != path.stem:
+                    raise Refused("has a name that is not the same file on every system; rename its figure")
+                figure = read_json(path, folder)
+            except Refused as refused:
+                skipped.append(f"{str(path)!r} {refused}")
+                continue
+            first, known = figures.setdefault(path.name, (folder, figure))
+            if figure != known:
                 raise StoreError(
                     f"{str(first)!r} and {str(folder)!r} differ in {EXPERIMENTS}/{path.name}; nothing was merged; "
                     "rename one of the figures and run its suite again"

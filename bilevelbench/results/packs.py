@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,16 +21,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bilevelbench.errors import InvalidInput, StoreError
+from bilevelbench.results.parquet import read_parquet
 from bilevelbench.results.possible import impossible
 from bilevelbench.results.schema import REAL, check_version, curve_schema, runs_schema
+from bilevelbench.untrusted import MOST_BYTES, MOST_JSON, Refused, parsed_json, read_bytes
 
 TABLES = ("runs.parquet", "curve.parquet")
 
 _PACK_NAME = re.compile(r"[0-9a-f]{16}")
 _CHECKSUM = b',\n"checksum": '  # starts the last line of pack.json; what precedes it is what is summed
-
-#: What is read of one file, wherever it comes from; a pack of a thousand long trials stays far below both.
-_MOST_BYTES, _MOST_CELLS = 2**28, 20_000_000
 
 #: What readers take for granted in pack.json, where it is there.
 _SHAPE: dict[str, tuple[type, ...]] = {
@@ -86,10 +84,10 @@ def read_record(path: Path) -> dict[str, Any]:
     text = _read(path, "pack.json")
     body, _, checksum = text.rpartition(_CHECKSUM)
     try:
-        record: dict[str, Any] = json.loads(text)
-        version = record["schema_version"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _corrupt(path, "pack.json", f"is not a pack's JSON ({error!r})") from error
+        record = {name: value for name, value in parsed_json(text).items() if value is not None}
+    except Refused as refused:
+        raise _corrupt(path, "pack.json", str(refused)) from refused
+    version = record.get("schema_version")
     if type(version) is not int:
         raise _corrupt(path, "pack.json", f"has the schema_version {version!r}, which is not a whole number")
     try:  # before the checksum, which a newer version may make otherwise
@@ -149,7 +147,7 @@ def read_tables(path: Path, record: Mapping[str, Any]) -> list[bytes]:
 def stored_trials(path: Path) -> list[str]:
     """The trials of a pack: as listed, and found to have one row each. Reads pack.json and one column."""
     record = read_record(path)
-    rows = _parsed(path, TABLES[0], _verified(path, record, TABLES[0]), ["trial_id"])
+    rows = _parsed(path, record, TABLES[0], ["trial_id"])
     _hold_against_rows(path, record, rows)
     ids: list[str] = record["trial_ids"]
     return ids
@@ -158,7 +156,7 @@ def stored_trials(path: Path) -> list[str]:
 def read_pack(path: Path) -> StoredPack:
     """A pack with its tables, their contents verified."""
     record = read_record(path)
-    tables = [_parsed(path, file, _verified(path, record, file)) for file in TABLES]
+    tables = [_parsed(path, record, file) for file in TABLES]
     runs, curve = tables
     version = record["schema_version"]
     schemas = runs_schema(version), curve_schema(curve.column_names)
@@ -245,22 +243,11 @@ def _verified(path: Path, record: Mapping[str, Any], file: str) -> bytes:
     return data
 
 
-def _parsed(path: Path, file: str, data: bytes, columns: list[str] | None = None) -> pa.Table:
+def _parsed(path: Path, record: Mapping[str, Any], file: str, columns: list[str] | None = None) -> pa.Table:
     try:
-        return read_parquet(pa.BufferReader(data), columns)
-    except (pa.ArrowException, OSError) as error:
-        raise _corrupt(path, file, f"is not a parquet file that can be read ({error})") from error
-
-
-def read_parquet(source: Any, columns: list[str] | None = None) -> pa.Table:
-    """A table whose size is looked at before it is unpacked: a few kilobytes can hold millions of equal rows."""
-    file = pq.ParquetFile(source)
-    rows, width = file.metadata.num_rows, file.metadata.num_columns
-    if rows * width > _MOST_CELLS:
-        raise pa.ArrowInvalid(f"{rows:,} rows of {width} columns; at most {_MOST_CELLS:,} numbers are read")
-    table = file.read(columns=columns, use_threads=False)
-    table.validate(full=True)
-    return table
+        return read_parquet(_verified(path, record, file), columns, trials=len(record["trial_ids"]))
+    except Refused as refused:
+        raise _corrupt(path, file, str(refused)) from refused
 
 
 def _hold_against_rows(path: Path, record: Mapping[str, Any], runs: pa.Table) -> None:
@@ -281,12 +268,8 @@ def _corrupt(path: Path, file: str, what: str) -> CorruptPack:
 
 
 def _read(path: Path, file: str) -> bytes:
+    """A file of a pack; links may not lead out of the folder of results, which is two above."""
     try:
-        found = (path / file).stat()
-        if not stat.S_ISREG(found.st_mode):  # reading from a pipe would wait for somebody to write
-            raise _corrupt(path, file, "is not a file")
-        if found.st_size > _MOST_BYTES:
-            raise _corrupt(path, file, f"has {found.st_size:,} bytes; at most {_MOST_BYTES:,} are read")
-        return (path / file).read_bytes()
-    except OSError as error:
-        raise _corrupt(path, file, f"cannot be read ({error.strerror})") from error
+        return read_bytes(path / file, path.parent.parent, MOST_JSON if file == "pack.json" else MOST_BYTES)
+    except Refused as refused:
+        raise _corrupt(path, file, str(refused)) from refused

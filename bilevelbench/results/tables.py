@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from bilevelbench.errors import StoreError
 from bilevelbench.results.compare import disagreements, witnesses
-from bilevelbench.results.packs import TABLES, StoredPack, none_readable, read_packs, read_parquet
+from bilevelbench.results.packs import TABLES, StoredPack, none_readable, read_packs
+from bilevelbench.results.parquet import read_parquet
 from bilevelbench.results.possible import impossible
 from bilevelbench.results.schema import (
     CURVE,
+    REAL,
     RUNS,
     SCHEMA_VERSION,
     Results,
@@ -25,6 +27,7 @@ from bilevelbench.results.schema import (
     runs_frame,
     upgrade,
 )
+from bilevelbench.untrusted import Refused, read_bytes
 
 ORDER = ["problem", "algorithm", "algorithm_params", "seed", "trial_id"]
 
@@ -43,21 +46,48 @@ def load_results(folder: str | Path) -> Results:
         if folder.is_dir() and any(folder.iterdir()):
             what = f"has neither packs nor {missing[0]}"
         raise StoreError(f"no results: {str(folder)!r} {what}; run `bilevelbench run --all -o {folder}` first")
+    return _published(folder)
+
+
+def _published(folder: Path) -> Results:
+    """Tables that came without their packs. They may lack columns: whoever needs one of them says so."""
     try:
-        runs, curve = (read_parquet(folder / file) for file in TABLES)
-        versions = runs.column("schema_version").to_pylist() or [SCHEMA_VERSION]
-        whole = RUNS.keys() <= set(runs.column_names) and CURVE.keys() <= set(
-            curve.column_names
-        )  # else its user says so
-        fault = impossible(runs, curve) if whole else None
-    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException) as error:
+        runs = _table(folder, TABLES[0], RUNS)
+        version = _version(runs)
+        check_version(version, str(folder / TABLES[0]))
+        curve = _table(folder, TABLES[1], CURVE, trials=runs.num_rows)
+        fault = impossible(runs, curve) if _has(runs, RUNS) and _has(curve, CURVE) else None
+    except (Refused, pa.ArrowException) as error:
         raise StoreError(
             f"the published tables in {str(folder)!r} cannot be read ({error}); fetch or publish them again"
         ) from error
-    check_version(max(versions), str(folder / "runs.parquet"))
     if fault:
-        raise StoreError(f"{str(folder / 'runs.parquet')!r} {fault}; fetch or publish the tables again")
-    return Results(*upgrade(runs.to_pandas(), curve.to_pandas(), max(versions)), records=[])
+        raise StoreError(f"{str(folder / TABLES[0])!r} {fault}; fetch or publish the tables again")
+    return Results(*upgrade(runs.to_pandas(), curve.to_pandas(), version), records=[])
+
+
+def _table(folder: Path, file: str, types: Mapping[str, pa.DataType], trials: int = 0) -> pa.Table:
+    """A published table in the types of its columns; those that are not among `types` are numbers."""
+    try:
+        table = read_parquet(read_bytes(folder / file, folder), trials=trials)
+    except Refused as refused:
+        raise Refused(f"{file} {refused}") from refused
+    for place, name in enumerate(table.column_names):
+        table = table.set_column(place, name, table[name].cast(types.get(name, REAL)))
+        if table[name].null_count and table[name].type != REAL:
+            raise Refused(f"{file} has a row without {name!r}")
+    return table
+
+
+def _version(runs: pa.Table) -> int:
+    if "schema_version" not in runs.column_names:
+        raise Refused(f"{TABLES[0]} has no column 'schema_version'")
+    found: int = max(runs["schema_version"].to_pylist(), default=SCHEMA_VERSION)
+    return found
+
+
+def _has(table: pa.Table, columns: Mapping[str, pa.DataType]) -> bool:
+    return columns.keys() <= set(table.column_names)
 
 
 def assemble(packs: Sequence[StoredPack], warnings: list[str]) -> Results:

@@ -10,7 +10,6 @@ such a row is to end the text right after the prompt.
 from __future__ import annotations
 
 import json
-import lzma
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -188,10 +187,6 @@ def _byte_pairs() -> tuple[Callable[[str], list[int]], int, int]:
     return lambda text: list(tokenizer.encode(text).ids), vocabulary["<|endoftext|>"], len(vocabulary)
 
 
-def _unpacked(content: bytes) -> bytes:
-    return lzma.decompress(content) if content.startswith(b"\xfd7zXZ") else content
-
-
 _PUBLISHED = "https://raw.githubusercontent.com/TrueNobility303/F2BA/c4ed161424b40df3b3950e96f7c63beb235dfe18/LLM/data_alpaca_0.5/"
 
 
@@ -202,7 +197,6 @@ def _alpaca_file(part: str, sha256: str, url: str = "") -> DataFile:
         sha256=sha256,
         licence="CC BY-NC 4.0, never bundled",
         url=url,
-        unpack=_unpacked,
     )
 
 

@@ -468,7 +468,7 @@ def test_an_experiment_survives_its_file_and_is_replaced(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is not an experiment (the file: Invalid JSON"),
+        ("{", "is not JSON that can be read"),
         ("{}", "is not an experiment (figure: Field required"),
         ('{"surprise": 1}', "is not an experiment (the file: Value error, there is no field 'surprise'"),
     ],
@@ -483,11 +483,15 @@ def test_a_file_that_is_no_experiment_is_a_sentence(nasty, text, said):
     assert "run its suite again" in sentence
 
 
+RULE = {"search": "grid", "by": "phi", "trials": 36, "cost": None, "factor": 3, "seed": 0}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"summary": "36\\ntrials", "rule": {}, "rows": []}', "36 trials"),
-        ('{"rule": {}, "rows": []}', ""),
+        (json.dumps({"summary": "36\ntrials", "rule": RULE, "rows": []}), "36 trials"),
+        (json.dumps({"rule": RULE, "rows": []}), ""),
+        ('{"summary": "without a rule", "rule": {}, "rows": []}', ""),
         ('{"summary": "of no rows"}', ""),
         ("{", ""),
         ("[]", ""),

@@ -118,7 +118,7 @@ def test_rates_alone_are_enough(folder, tmp_path):
     [
         ("{", "is not a file of measured rates"),
         ("[]", "is not a file of measured rates"),
-        ('{"title": "t", "rows": [{"table": 1}]}', "has a row without 'method'"),
+        ('{"title": "t", "rows": [{"table": 1}]}', "has a row that has no 'method'"),
     ],
 )
 def test_rates_that_cannot_be_read_are_a_sentence(folder, text, sentence):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bilevelbench.report.analysis.summary import titled
 from bilevelbench.report.text import printable
 from bilevelbench.results import reached
+from bilevelbench.results.png import redrawn
 from bilevelbench.results.schema import Results
 
 #: At most so many methods have pictures on a page, the first ones of the problem's table.
 SHOWN = 4
-_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
@@ -35,19 +33,8 @@ def pictures(results: Results, problem: str, methods: Sequence[str]) -> list[Pic
     runs = titled(results.runs[~reached.failed(results.runs)])
     runs = runs[(runs["title"] == problem) & runs["trial_id"].isin(stored)].drop_duplicates("method")
     trials = dict(zip(runs["method"], runs["trial_id"], strict=True))
-    found = [_readable(method, stored[trials[method]]) for method in dict.fromkeys(methods) if method in trials]
-    return [picture for of_method in [some for some in found if some][:SHOWN] for picture in of_method]
-
-
-def _readable(method: str, shown: Any) -> list[Picture]:
-    """What someone else has written may be anything; only what begins as a PNG does is shown."""
-    if not isinstance(shown, Mapping):
-        return []
-    return [Picture(method, printable(title), png) for title, png in shown.items() if _is_png(png)]
-
-
-def _is_png(text: Any) -> bool:
-    try:
-        return isinstance(text, str) and base64.b64decode(text, validate=True).startswith(_PNG)
-    except (binascii.Error, ValueError):
-        return False
+    found = []
+    for method in (method for method in dict.fromkeys(methods) if method in trials):
+        drawn = redrawn({method: stored[trials[method]]}).get(method, {})
+        found += [[Picture(method, printable(title), png) for title, png in drawn.items()]] if drawn else []
+    return [picture for of_method in found[:SHOWN] for picture in of_method]

@@ -6,7 +6,6 @@ medians, ranks and means only, so that a page can repeat it with another weight.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import pandas as pd
 from bilevelbench.report.analysis.summary import data_seeds, require, titled
 from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
+from bilevelbench.untrusted import parameters
 
 F64 = npt.NDArray[np.float64]
 
@@ -271,8 +271,5 @@ def sensitivity(results: Results) -> pd.DataFrame:
 
 
 def _numbers(algorithm_params: str) -> dict[str, float]:
-    try:
-        given = json.loads(algorithm_params or "{}")
-        return {k: float(v) for k, v in given.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    except (ValueError, AttributeError):  # a table from elsewhere
-        return {}
+    given = parameters(algorithm_params) or {}
+    return {k: float(v) for k, v in given.items() if isinstance(v, int | float) and not isinstance(v, bool)}

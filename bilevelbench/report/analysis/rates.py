@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from bilevelbench.report.analysis.fit import OUTSIDE, compared
 from bilevelbench.report.analysis.predict import SetBy, asymptotic
 from bilevelbench.report.pipe_table import pipe_table
 from bilevelbench.report.text import number, printable
+from bilevelbench.untrusted import NUMBER, NUMBER_OR_NONE, TEXT, UNSHOWABLE, Refused, read_json, wrong_kind
 
 RateRecord = dict[str, Any]
 
@@ -33,11 +33,6 @@ LEGEND = (
     "A claim is an upper bound: only `slower than claimed` contradicts it."
 )
 
-#: What every row of a rates.json has; the rest may come and go with versions.
-_REQUIRED = (
-    *("table", "method", "label", "setting", "oracle", "claimed", "tilde", "target", "verdict"),
-    *("measured", "low", "high", "measured_steps", "low_steps", "high_steps", "eps_max", "eps_min"),
-)
 _OPTIONAL: RateRecord = {
     "over": "eps",
     "log_free_of": "steps",
@@ -65,6 +60,16 @@ _OPTIONAL: RateRecord = {
     "seeds": 0,
 }
 
+#: Every row of a rates.json has these; what `_OPTIONAL` fills may come and go with versions.
+_KINDS = {
+    **dict.fromkeys(("method", "label", "setting", "oracle", "verdict"), TEXT),
+    **dict.fromkeys(("table", "claimed", "target", "measured", "low", "high"), NUMBER_OR_NONE),
+    **dict.fromkeys(("measured_steps", "low_steps", "high_steps", "eps_max", "eps_min"), NUMBER_OR_NONE),
+    "tilde": (bool,),
+    **{name: NUMBER_OR_NONE if usual is None else (type(usual),) for name, usual in _OPTIONAL.items()},
+}
+_POINT = dict.fromkeys(("eps", "cost"), NUMBER)
+
 
 @dataclass(frozen=True)
 class RateTable:
@@ -79,14 +84,21 @@ def read_rates(path: Path) -> RateTable:
     """`{"title": ..., "rows": [...]}` as `bilevelbench rates` writes it."""
     again = "measure again: bilevelbench rates"
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = read_json(path, path.parent)
         title, rows = printable(said["title"]), [dict(row) for row in said["rows"]]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (Refused, ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} is not a file of measured rates ({error!r}); {again}") from None
-    missing = [name for row in rows for name in _REQUIRED if name not in row]
-    if missing:
-        raise StoreError(f"{path} has a row without {missing[0]!r}; {again}")
-    return RateTable(title, [_with_rule(_with_interval(_OPTIONAL | row)) for row in rows], path)
+    rows = [_OPTIONAL | row for row in rows]
+    for row in rows:
+        fault = wrong_kind(row, _KINDS) or next(filter(None, (wrong_kind(p, _POINT) for p in row["points"])), None)
+        if fault:
+            raise StoreError(f"{path} has a row that {fault}; {again}")
+    try:
+        rows = [_with_rule(_with_interval(row)) for row in rows]
+        readable(rows), notes(rows), frame(rows)  # numbers that do not fit each other show here
+    except UNSHOWABLE as error:
+        raise StoreError(f"{path} has a row that cannot be shown ({error!r}); {again}") from None
+    return RateTable(title, rows, path)
 
 
 def _with_interval(row: RateRecord) -> RateRecord:

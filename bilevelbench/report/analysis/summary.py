@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from bilevelbench.report.text import interval_end, number, printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import CURVE, RUNS, Results
 from bilevelbench.results.status import Status
+from bilevelbench.untrusted import parameters
 
 #: |grad phi| at which the cost is read off a curve.
 ACCURACIES = (1e-1, 1e-2, 1e-3)
@@ -111,22 +111,13 @@ def titled(runs: pd.DataFrame) -> pd.DataFrame:
 
 def variant(problem_params: str) -> str:
     """`[dim_x=5]` for what was set beside the data, as `Spec.variant` says it."""
-    try:
-        return bracketed(beside_the_data(json.loads(problem_params or "{}")))
-    except (ValueError, AttributeError):  # a table from elsewhere
-        return f"[{problem_params}]"
+    given = parameters(problem_params)
+    return bracketed(beside_the_data(given)) if given is not None else f"[{problem_params}]"
 
 
 def data_seeds(runs: pd.DataFrame) -> list[str]:
     """The `data_seed` of each trial as text; empty where the problem's default was used."""
-
-    def of(problem_params: str) -> str:
-        try:
-            return str(json.loads(problem_params or "{}").get("data_seed", ""))
-        except (ValueError, AttributeError):  # a table from elsewhere
-            return ""
-
-    return [of(params) for params in runs["problem_params"]]
+    return [str((parameters(params) or {}).get("data_seed", "")) for params in runs["problem_params"]]
 
 
 def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,18 @@ from bilevelbench.errors import StoreError
 from bilevelbench.report.pipe_table import pipe_table
 from bilevelbench.report.text import number, printable
 from bilevelbench.results.schema import Results
+from bilevelbench.untrusted import LIST, NUMBER, NUMBER_OR_NONE, TABLE, TEXT, UNSHOWABLE, Refused, read_json, wrong_kind
 
 TUNING = "tuning.json"
-_ROW = (
-    "method", "family", "problem", "space", "grid", "settings", "trials", "failed", "cost", "calls", "seconds", "best",
-    "score", "remark", "tried",
-)  # fmt: skip
+_ROW = {
+    **dict.fromkeys(("method", "family", "problem", "remark"), TEXT),
+    **dict.fromkeys(("grid", "settings", "trials", "failed", "calls"), (int,)),
+    **dict.fromkeys(("cost", "seconds"), NUMBER),
+    "score": NUMBER_OR_NONE, "space": TABLE, "best": TABLE, "tried": LIST,
+}  # fmt: skip
+_TRIED = {"choice": TABLE, "score": NUMBER_OR_NONE}
+_RULE = {"search": TEXT, "by": TEXT, "trials": (int,), "cost": NUMBER_OR_NONE, "factor": (int,), "seed": (int,)}
+_SEARCHES = ("grid", "halving", "tpe")
 
 
 @dataclass(frozen=True)
@@ -44,14 +49,32 @@ def read_tuning(folder: Path) -> Tuning | None:
     if not path.is_file():
         return None
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        rows, rule = record["rows"], record["rule"]
-        missing = [name for row in rows for name in _ROW if name not in row]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{str(path)!r} cannot be read ({error!r}); run `bilevelbench tune` again") from None
-    if missing:
-        raise StoreError(f"{str(path)!r}: a row has no {missing[0]!r}; run `bilevelbench tune` again")
-    return Tuning(printable(record.get("title", "")), printable(record.get("summary", "")), rule, rows)
+        record = read_json(path, folder)
+    except Refused as refused:
+        raise StoreError(f"{str(path)!r} {refused}; run `bilevelbench tune` again") from None
+    fault = next(_faults(record), None)
+    if fault:
+        raise StoreError(f"{str(path)!r} {fault}; run `bilevelbench tune` again")
+    title, summary = (printable(record.get(name, "")) for name in ("title", "summary"))
+    found = Tuning(title, summary, record["rule"], record["rows"])
+    try:
+        readable(found), remarks(found)  # numbers that do not fit each other show here
+    except UNSHOWABLE as error:
+        raise StoreError(
+            f"{str(path)!r} has a row that cannot be shown ({error!r}); run `bilevelbench tune` again"
+        ) from None
+    return found
+
+
+def _faults(record: Mapping[str, Any]) -> Iterator[str | None]:
+    """What is wrong with a tuning.json, as the end of a sentence."""
+    fault = wrong_kind(record, {"rows": LIST, "rule": TABLE}) or wrong_kind(record["rule"], _RULE)
+    if fault is None and record["rule"]["search"] not in _SEARCHES:
+        fault = f"has a search {record['rule']['search']!r}; it is one of {', '.join(_SEARCHES)}"
+    yield from filter(None, [fault])
+    for row in record["rows"]:
+        yield from filter(None, [wrong_kind(row, _ROW)])
+        yield from filter(None, (wrong_kind(tried, _TRIED) for tried in row["tried"]))
 
 
 def tuned_trials(results: Results) -> set[str]:

@@ -26,6 +26,7 @@ from bilevelbench.results.files import replace_file
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 from bilevelbench.results.store import EXPERIMENTS
+from bilevelbench.untrusted import Refused, read_json
 
 REPRODUCED, NOT_REPRODUCED, UNTOLD = "reproduced", "not reproduced", "cannot be told"
 
@@ -298,9 +299,12 @@ def find_outcomes(folder: Path, results: Results) -> tuple[list[ExperimentOutcom
     outcomes, warnings = [], []
     for path in sorted((folder / EXPERIMENTS).glob("*.json")):
         try:
-            experiment = Experiment.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            said = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+            experiment = Experiment.model_validate(read_json(path, folder))
+        except Refused as refused:
+            warnings.append(f"{path} {refused}; run its suite again")
+            continue
+        except ValidationError as error:
+            said = error.errors()[0]
             where = ".".join(map(str, said["loc"])) or "the file"
             warnings.append(f"{path} is not an experiment ({where}: {said['msg']}); run its suite again")
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -12,6 +11,7 @@ from bilevelbench.report.analysis.summary import ACCURACIES, summary
 from bilevelbench.report.contents import Report
 from bilevelbench.report.figures import curves, rates, style, tuning
 from bilevelbench.report.figures.experiment import experiment_figure
+from bilevelbench.untrusted import slug
 
 
 def save_figures(report: Report, folder: Path, kinds: tuple[str, ...] = ("svg", "png")) -> list[Path]:
@@ -30,8 +30,7 @@ def save_figures(report: Report, folder: Path, kinds: tuple[str, ...] = ("svg", 
                 figure = curves.convergence_figure(report.results, title, axis, report.weight)
                 add(f"convergence-{n}-{axis}", figure)
             for algorithm in varied.loc[varied["problem"] == title, "algorithm"]:
-                name = re.sub(r"[^\w.-]", "_", algorithm)
-                add(f"tuning-{n}-{name}", curves.sensitivity_figure(report.results, title, algorithm))
+                add(f"tuning-{n}-{slug(algorithm)}", curves.sensitivity_figure(report.results, title, algorithm))
         add("profile", curves.profile_figure(table, report.weight, known))
         add("ecdf", curves.ecdf_figure(table, report.weight, known))
     if report.tuning is not None:

@@ -65,13 +65,21 @@ def despine(figure: Figure | SubFigure) -> None:
 
 
 def svg(figure: Figure, prefix: str = "") -> str:
-    """For a page: in its colours, with ids of its own, without the XML head."""
+    """For a page: in its colours, with ids of its own, without the XML head, and without styles, which its policy forbids."""
 
     def adapt(tag: re.Match[str]) -> str:  # only inside of tags: a method's name stays as it is
-        return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", tag[0].replace(INK, "currentColor"))
+        own = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", tag[0].replace(INK, "currentColor"))
+        return re.sub(r'\bstyle="([^"]*)"', lambda style: _attributes(style[1]), own)
 
     text = _svg(figure, transparent=True)
-    return re.sub(r"<[^<>]+>", adapt, text[text.index("<svg") :])
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text[text.index("<svg") :], count=1, flags=re.DOTALL)
+    return re.sub(r"<[^<>]+>", adapt, text.replace("<svg ", '<svg stroke-linejoin="round" ', 1))
+
+
+def _attributes(style: str) -> str:
+    """`fill: none; stroke: red` as `fill="none" stroke="red"`: what matplotlib sets are all names of attributes too."""
+    pairs = (part.partition(":") for part in style.split(";") if part.strip())
+    return " ".join(f'{name.strip()}="{value.strip()}"' for name, _, value in pairs)
 
 
 def svg_file(figure: Figure) -> str:

@@ -7,6 +7,7 @@ import pandas as pd
 from bilevelbench.report.analysis import failures, rates, tuning, verdicts
 from bilevelbench.report.analysis.ranking import costs, expected_running_time
 from bilevelbench.report.analysis.summary import ACCURACIES, summary
+from bilevelbench.report.comma_table import comma_table
 from bilevelbench.report.contents import Report
 
 default_file: str | None = None
@@ -34,4 +35,4 @@ def files(report: Report, command: str = "") -> dict[str, str]:
         out["experiments.csv"] = verdicts.frame(report.experiments)
     if report.rates:
         out["rates.csv"] = pd.concat([rates.frame(t.rows) for t in report.rates], ignore_index=True)
-    return {name: table.to_csv(index=False) for name, table in out.items()}
+    return {name: comma_table(table) for name, table in out.items()}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from bilevelbench.report.analysis.failures import failures
@@ -34,6 +35,7 @@ from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
 from bilevelbench.report.figures.rates import claim_figure, rate_figure
 from bilevelbench.report.figures.style import svg
 from bilevelbench.report.figures.tuning import tuning_figure
+from bilevelbench.report.page_environment import content_policy, page_environment
 from bilevelbench.report.text import WORDS, printable
 from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
@@ -54,7 +56,8 @@ def files(report: Report, command: str = "") -> dict[str, str]:
 def document(report: Report, command: str = "") -> str:
     """Tables and figures of these results; everything that a plugin or a result says is escaped."""
     results, rates, tuning = report.results, report.rates, report.tuning
-    environment = Environment(loader=PackageLoader("bilevelbench.report"), autoescape=True, trim_blocks=True)
+    environment = page_environment("bilevelbench.report", trim_blocks=True)
+    style = environment.get_template("page.css").render()
     require(results)
     titles: list[str] = []
     table = pd.DataFrame({"method": []})
@@ -63,6 +66,8 @@ def document(report: Report, command: str = "") -> str:
         titles = list(dict.fromkeys(table["problem"]))
     lost = failures(results.runs)
     return environment.get_template("page.html").render(
+        style=Markup(style),
+        policy=content_policy(style=f"'sha256-{_digest(style)}'", images="data:"),
         trials=len(results.runs),
         methods=table["method"].nunique(),
         board=_board(results, report.weight) if table["method"].nunique() > 1 else None,
@@ -82,6 +87,10 @@ def document(report: Report, command: str = "") -> str:
         command=printable(command),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _board(results: Results, weight: float) -> dict[str, Any]:

@@ -1,0 +1,116 @@
+"""Inputs that nobody would write on purpose: 200 of each kind always, 10,000 in `make soak`, the same ones every time."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from bilevelbench.errors import BilevelbenchError
+
+#: For the test of each kind.
+EXAMPLES = pytest.mark.parametrize("examples", [200, pytest.param(10_000, marks=pytest.mark.long)])
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=12),
+    st.sampled_from(["", "../../x", "/etc/passwd", "CON", "\u202etxt", "=1+1", "\\input{x}", "1e999", "x" * 200_000]),
+)  # fmt: skip
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)),
+    max_leaves=8,
+)
+
+
+def survives(examples, strategy, target):
+    """`target` takes each of so many inputs: it comes to an end within ten seconds, or says what is wrong with it."""
+
+    @settings(
+        max_examples=examples, derandomize=True, database=None, deadline=timedelta(seconds=10),
+        suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink],
+    )  # fmt: skip
+    @given(strategy)
+    def once(value):
+        with warnings.catch_warnings(), suppress(BilevelbenchError):
+            warnings.simplefilter("ignore", RuntimeWarning)  # of numbers that overflow
+            target(value)
+
+    once()
+
+
+@st.composite
+def mutated_bytes(draw, content):
+    """Some bytes are changed, cut out, repeated or put in."""
+    data = bytearray(content)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(len(data) - 1, 0)))
+        length = draw(st.sampled_from([1, 1, 2, 4, 8, 100]))
+        piece = draw(
+            st.one_of(st.binary(max_size=8), st.just(bytes(data[at : at + length]) * 2), st.just(b"\xff" * length))
+        )
+        data[at : at + length] = piece
+    return bytes(data)
+
+
+@st.composite
+def mutated_text(draw, *texts):
+    """A text some of whose pieces are changed, cut out, repeated or put in."""
+    text = draw(st.sampled_from(texts))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(text)))
+        length = draw(st.sampled_from([0, 1, 1, 3, 12]))
+        piece = draw(
+            st.one_of(
+                st.text(max_size=6),
+                st.text("[]{}()=,.\"'#-+0123456789einf \n\t", max_size=8),
+                st.just(text[at : at + 30] * 2),
+                st.sampled_from(
+                    ["[" * 5000, "9" * 5000, "1e999", "-1", "nan", "true", '"\\ud800"', "\udcff", "0" * 20]
+                ),
+            )
+        )
+        text = text[:at] + piece + text[at + length :]
+    return text
+
+
+@st.composite
+def mutated_json(draw, *documents):
+    """A document some of whose values are replaced or taken away, some keys renamed, some values buried."""
+    document = copy.deepcopy(draw(st.sampled_from(documents)))
+    for _ in range(draw(st.integers(1, 3))):
+        places = [(holder, key) for holder in _holders(document) for key in _keys(holder)]
+        if not places:
+            break
+        holder, key = places[draw(st.integers(0, len(places) - 1))]
+        what = draw(st.sampled_from(["replace", "replace", "delete", "rename", "bury", "repeat"]))
+        if what == "replace":
+            holder[key] = draw(values)
+        elif what == "delete":
+            del holder[key]
+        elif what == "bury":
+            for _ in range(draw(st.sampled_from([1, 40, 900]))):
+                holder[key] = [holder[key]]
+        elif isinstance(holder, list):
+            holder.append(copy.deepcopy(holder[key]))
+        else:
+            holder[draw(st.text(max_size=8))] = holder[key] if what == "repeat" else holder.pop(key)
+    return document
+
+
+def _keys(holder):
+    return list(holder) if isinstance(holder, dict) else range(len(holder))
+
+
+def _holders(document):
+    """Every list and table in a document, this one first."""
+    found, level = [], [document]
+    while level:
+        holders = [value for value in level if isinstance(value, list | dict)]
+        found += holders
+        level = [holder[key] for holder in holders for key in _keys(holder)]
+    return found

@@ -1,0 +1,218 @@
+"""Results that are damaged, or made to do damage: a folder is read, or refused with a sentence, and can then be shown."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fuzzing import EXAMPLES, mutated_bytes, mutated_json, survives, values
+from hypothesis import strategies as st
+from test_possible import HONEST, POINTS
+
+from bilevelbench.report import formats
+from bilevelbench.report.analysis.summary import readable, summary
+from bilevelbench.report.comma_table import comma_table
+from bilevelbench.report.contents import read_report
+from bilevelbench.results.merge import merge
+from bilevelbench.results.packs import TABLES, pack_id, sha256, to_json, to_parquet
+from bilevelbench.results.schema import curve_of, runs_of
+from bilevelbench.results.store import Store
+from bilevelbench.results.tables import load_results
+
+ENVIRONMENT = {"cpu": "A", "cores": 2, "python": "3.11", "packages": {"torch": "2", "bilevelbench": "1"}}
+TRIAL = {"id": "t", "label": "", "tuned": "phi", "schedule": {"mean": True, "second_order": False, "on": None}}
+RECORD = {
+    "created": "2026-01-01T00:00:00+00:00", "schema_version": 2, "trial_ids": ["t"], "trials": [TRIAL], "machine": "m",
+    "environment": ENVIRONMENT, "commits": {"plugin": "0123"}, "families": {"f2ba": "penalty"}, "merged_from": "x",
+    "pictures": {"t": {"x": "iVBORw0KGgo="}}, "step_seconds": 1.0, "total_seconds": 2.0,
+}  # fmt: skip
+RUNS, CURVE = runs_of([HONEST]), curve_of(POINTS)
+FIGURE = {
+    "figure": {
+        "name": "one", "title": "One", "claim": "It falls.",
+        "panel": [{"y": "phi", "line": {"label": "here", "value": 1.0}}, {"y": "grad_phi", "x": "cost"}],
+        "check": [
+            {"rule": "falls", "claim": "a", "columns": ["grad_phi"], "factor": 10},
+            {"rule": "ranking", "claim": "b", "column": "phi", "better": ["f2ba"], "worse": ["aid"], "at": "equal_cost"},
+            {"rule": "separation", "claim": "c", "column": "phi", "low": ["f2ba"], "high": ["aid"], "below": 1, "above": 2},
+        ],
+    },
+    "trials": [{"id": "t", "method": "f2ba", "algorithm": "f2ba", "problem": "quadratic"}], "tuning": "",
+}  # fmt: skip
+RATE = {
+    "table": 1, "method": "gd", "label": "gd", "setting": "deterministic", "oracle": "gradient", "claimed": 2,
+    "tilde": True, "target": 1.95, "predicted": 1.97, "measured": 2.2, "low": 2.1, "high": 2.3, "measured_steps": 1.95,
+    "low_steps": 1.9, "high_steps": 2.0, "log_free": 1.95, "log_free_of": "steps", "local_slopes": [1.9, 2.0],
+    "eps_max": 0.2, "eps_min": 0.02, "rule": "mean", "seeds": 8, "verdict": "matches", "unreached": [0.01], "over": "eps",
+    "points": [{"eps": 0.2, "cost": 100.0, "steps": 10}, {"eps": 0.02, "cost": 12000.0, "steps": 1000}],
+}  # fmt: skip
+RATES = {
+    "title": "Table 1",
+    "rows": [RATE, RATE | {"measured": None, "low": None, "verdict": "not reached", "points": []}],
+}
+TUNING = {
+    "title": "t", "summary": "s",
+    "rule": {"search": "grid", "by": "phi", "trials": 2, "cost": None, "factor": 3, "seed": 0},
+    "rows": [{
+        "method": "f2ba", "family": "penalty", "problem": "quadratic", "space": {"lam": [1.0, 2.0]}, "grid": 2,
+        "settings": 2, "trials": 2, "failed": 0, "cost": 10.0, "calls": 10, "seconds": 0.1, "best": {"lam": 1.0},
+        "score": 0.5, "remark": "", "tried": [{"choice": {"lam": 1.0}, "score": 0.5}, {"choice": {"lam": 2.0}, "score": None}],
+    }],
+}  # fmt: skip
+
+
+def place(folder, record, tables):
+    """A pack whose sums are right, whatever it holds."""
+    try:
+        name = pack_id(record)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        name = "0" * 16
+    if isinstance(record, dict):
+        sums = {file: {"bytes": len(data), "sha256": sha256(data)} for file, data in zip(TABLES, tables, strict=True)}
+        text = to_json({**record, "files": sums} if record.get("files") is None else record)
+    else:
+        text = json.dumps(record).encode()
+    for old in folder.glob("packs/*/*"):
+        old.unlink()
+    pack = folder / "packs" / name
+    pack.mkdir(parents=True, exist_ok=True)
+    for file, data in zip((*TABLES, "pack.json"), (*tables, text), strict=True):
+        (pack / file).write_bytes(data)
+
+
+def show(folder):
+    results = load_results(folder)
+    Store(folder).done()
+    if len(results.runs):
+        table = summary(results)
+        comma_table(table)
+        readable(table)
+
+
+def _is_writable(record):
+    try:
+        to_json(record) if isinstance(record, dict) else json.dumps(record).encode()
+    except Exception:
+        return False
+    return True
+
+
+@EXAMPLES
+def test_records(examples, tmp_path):
+    tables = [to_parquet(RUNS), to_parquet(CURVE)]
+
+    def read(record):
+        place(tmp_path, record, tables)
+        show(tmp_path)
+
+    survives(examples, mutated_json(RECORD).filter(_is_writable), read)
+
+
+@EXAMPLES
+def test_bytes_of_a_record(examples, tmp_path):
+    tables = [to_parquet(RUNS), to_parquet(CURVE)]
+    place(tmp_path, RECORD, tables)
+    (path,) = tmp_path.glob("packs/*/pack.json")
+
+    def read(content):
+        path.write_bytes(content)
+        show(tmp_path)
+
+    survives(examples, mutated_bytes(path.read_bytes()) | st.binary(), read)
+
+
+@EXAMPLES
+def test_bytes_of_tables(examples, tmp_path):
+    tables = [to_parquet(RUNS), to_parquet(CURVE)]
+
+    def read(changed):
+        which, content = changed
+        place(tmp_path, RECORD, [content if n == which else table for n, table in enumerate(tables)])
+        show(tmp_path)
+
+    choice = st.one_of(*(st.tuples(st.just(n), mutated_bytes(table)) for n, table in enumerate(tables)))
+    survives(examples, choice, read)
+
+
+@st.composite
+def tables(draw):
+    """The two tables with columns that are missing, new, of other types or with other values."""
+    out = []
+    for table in (RUNS, CURVE):
+        columns = {name: table[name].to_pylist() for name in table.column_names}
+        for name in draw(st.lists(st.sampled_from(sorted(columns)) | st.text(max_size=5), max_size=3)):
+            kind = draw(st.sampled_from(["gone", "values", "numbers", "texts", "nested"]))
+            inner = {
+                "numbers": st.floats() | st.integers(-(2**63), 2**63 - 1), "texts": st.text(max_size=20) | st.none(),
+                "nested": st.lists(st.integers(0, 9), max_size=2), "values": st.from_type(bool),
+            }  # fmt: skip
+            columns.pop(name, None)
+            if kind != "gone":
+                columns[name] = [draw(inner[kind]) for _ in range(table.num_rows)]
+        arrays = {}
+        for name, column in columns.items():
+            known = table.schema.field(name).type if name in table.column_names else None
+            try:
+                arrays[name] = pa.array(column, known)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                try:
+                    arrays[name] = pa.array(column)
+                except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                    arrays[name] = pa.array([str(n) for n in range(table.num_rows)])
+        out.append(_written(pa.table(arrays)))
+    return out
+
+
+def _written(table):
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+@EXAMPLES
+@pytest.mark.parametrize("published", [True, False], ids=["published", "packed"])
+def test_tables(examples, published, tmp_path):
+    def read(contents):
+        if published:
+            for file, content in zip(TABLES, contents, strict=True):
+                (tmp_path / file).write_bytes(content)
+        else:
+            place(tmp_path, RECORD, contents)
+        show(tmp_path)
+
+    survives(examples, tables(), read)
+
+
+@EXAMPLES
+@pytest.mark.parametrize(
+    ("file", "document"),
+    [("rates.json", RATES), ("tuning.json", TUNING), ("experiments/one.json", FIGURE)],
+    ids=["rates", "tuning", "experiment"],
+)
+def test_what_lies_beside_the_tables(examples, file, document, tmp_path):
+    place(tmp_path, RECORD, [to_parquet(RUNS), to_parquet(CURVE)])
+    path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
+
+    def read(content):
+        path.write_bytes(
+            content if isinstance(content, bytes) else json.dumps(content).encode("utf-8", "surrogatepass")
+        )
+        report = read_report(tmp_path)
+        for name in ("md", "csv", "latex"):
+            formats.load(name).files(report)
+
+    survives(examples, mutated_json(document) | values | st.binary(), read)
+
+
+@pytest.mark.parametrize("examples", [20, pytest.param(300, marks=pytest.mark.long)])
+def test_what_is_read_can_be_merged_and_is_a_page(examples, tmp_path):
+    def read(contents):
+        place(tmp_path / "theirs", RECORD, contents)
+        merge([tmp_path / "theirs"], tmp_path / "ours")
+        formats.load("html").document(read_report(tmp_path / "theirs"))
+
+    survives(examples, tables(), read)
