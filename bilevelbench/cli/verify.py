@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,7 +104,8 @@ def _beside(stored: Results, fresh: Results) -> list[dict[str, Any]]:
     for name in names:
         was, now = (side.runs[name].tolist()[0] for side in (stored, fresh))
         if RUNS[name] == REAL:
-            apart = "" if was == now or was != was else f"{abs(was - now) / max(abs(was), abs(now)):.1e}"
+            same = was == now or (math.isnan(was) and math.isnan(now))
+            apart = "" if same else f"{abs(was - now) / max(abs(was), abs(now)):.1e}"
             rows.append({"column": name, "stored": f"{was:.17g}", "here": f"{now:.17g}", "difference": apart})
         elif was or now:
             rows.append({"column": name, "stored": was, "here": now, "difference": "" if was == now else "yes"})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from pydantic import ValidationError
 
 from bilevelbench.discovery.entry import Entry, make
@@ -66,6 +67,8 @@ class Here:
             trial = Trial.model_validate(given)
         except ValidationError as error:
             raise CannotRun(f"this version cannot read what it asks for ({faults(error)[:300]})") from None
+        if trial.id != asked["id"]:
+            raise CannotRun(f"this version reads it as another trial ({trial.id}): it was asked for by an older one")
         algorithm = self._found(trial.algorithm, trial.plugin, trial.plugin_version)
         problem = self._found(trial.problem, trial.problem_plugin, trial.problem_plugin_version)
         return trial.model_copy(update={"algorithm": algorithm, "problem": problem})
@@ -134,4 +137,19 @@ def judge(stored: Tables, here: Tables) -> tuple[Verdict, str]:
     found = first_difference(stored, here, GROWING)
     if found is None:
         return Verdict.ROUNDING, ""
-    return Verdict.DIFFERS, f"stored against here, the first column that differs is {found[1]}"
+    return Verdict.DIFFERS, (
+        f"stored against here, the first column that differs is {found[1]}; {_agreement(stored[1], here[1])}"
+    )
+
+
+def _agreement(stored: pd.DataFrame, here: pd.DataFrame) -> str:
+    """How far two curves go together: one that was edited leaves at once, one that is chaotic after many evaluations."""
+    relative = GROWING["float64"].relative
+    pairs = zip(*(zip(side["step"], side["cost"], side["phi"], strict=True) for side in (stored, here)), strict=False)
+    together = 0
+    for (step, cost, phi), (step_here, cost_here, phi_here) in pairs:
+        near = phi == phi_here or abs(phi - phi_here) <= relative * (1 + step) * max(abs(phi), abs(phi_here))
+        if (step, cost) != (step_here, cost_here) or not (near or (phi != phi and phi_here != phi_here)):
+            break
+        together += 1
+    return f"phi agrees at the first {together} of {len(stored)} evaluations"

@@ -49,12 +49,13 @@ def impossible_of(stored: Stored, method: Algorithm | None) -> str | None:
 
 
 def _faults(stored: Stored, method: Algorithm | None) -> Iterator[str]:
+    if method is not None:
+        yield from _parameters(stored)
+        yield from _declared(stored, method)
     yield from _budget(stored)
     yield from _curve(stored)
     yield from _ending(stored)
     if method is not None:
-        yield from _parameters(stored)
-        yield from _declared(stored, method)
         yield from _calls(stored, method)
 
 

@@ -57,7 +57,7 @@ class Verification:
         """`verified 20 of 400 trials in mine (seed 7): 18 reproduced, 2 within rounding`."""
         said = [f"{self.count(verdict)} {verdict}" for verdict in _ORDER[:-1] if self.count(verdict)]
         confirmed = self.count(Verdict.REPRODUCED, Verdict.ROUNDING)
-        rest = ", ".join(said) or "none could be run again"
+        rest = ", ".join(said) or "none was run again"
         return f"verified {confirmed} of {self.trials} trials in {self.folder} (seed {self.seed}): {rest}"
 
     def rows(self) -> list[dict[str, Any]]:
@@ -177,16 +177,26 @@ class _Court:
                 continue
             try:
                 asked = self.here.prepared(self.asked[trial])
-                reason = self._impossible(asked, row)
-                if reason is None:
-                    self.here.check(asked)
-                    self.runnable[trial] = asked
-                else:
-                    self.say(trial, Verdict.IMPOSSIBLE, reason)
+                cannot = self._obstacle(asked)
+                impossible = self._impossible(asked, row)
             except Refused as error:
                 self.say(trial, Verdict.IMPOSSIBLE, str(error))
             except CannotRun as error:
                 self.say(trial, Verdict.NOT_RUN, str(error))
+            else:
+                if impossible is not None:
+                    self.say(trial, Verdict.IMPOSSIBLE, impossible)
+                elif cannot is not None:
+                    self.say(trial, Verdict.NOT_RUN, cannot)
+                else:
+                    self.runnable[trial] = asked
+
+    def _obstacle(self, asked: Trial) -> str | None:
+        try:
+            self.here.check(asked)
+        except CannotRun as error:
+            return str(error)
+        return None
 
     def _impossible(self, asked: Trial, row: Mapping[Any, Any]) -> str | None:
         curve = self.curves.get(asked.id, self.results.curve.iloc[:0])
