@@ -99,7 +99,9 @@ def _beside(stored: Results, fresh: Results) -> list[dict[str, Any]]:
     """The columns of `runs` that say what came out, and how far they are apart."""
     from bilevelbench.results.schema import REAL, RUNS, VOLATILE
 
-    names = [name for name in list(RUNS)[list(RUNS).index("status") :] if name not in VOLATILE | {"label", "schema_version"}]
+    names = [
+        name for name in list(RUNS)[list(RUNS).index("status") :] if name not in VOLATILE | {"label", "schema_version"}
+    ]
     rows = []
     for name in names:
         was, now = (side.runs[name].tolist()[0] for side in (stored, fresh))

@@ -3,7 +3,9 @@
     |a - b| <= relative * max(|a|, |b|) + floor * scale          scale: the largest value that the trial has shown so far
 
 The first part forgives rounding that many steps have carried along; the second what is rounding alone, as |grad phi| near
-a solution. Where a trial is run again to verify it, both are small at its start and grow with its steps. Where a number decides the end of a trial (target, divergence, the method's own rule), the last digits may move
+a solution. Where a trial is run again to verify it, both are small at its start and grow with its steps.
+
+Where a number decides the end of a trial (target, divergence, the method's own rule), the last digits may move
 the end by an evaluation: the evaluations that both made must agree. docs/decisions/006-machines.md has the measurements.
 """
 
@@ -101,9 +103,7 @@ def disagreements(found: Sequence[Witness]) -> Iterator[str]:
             )
 
 
-def first_difference(
-    a: Tables, b: Tables, tolerances: Mapping[str, Tolerance] = TOLERANCES
-) -> tuple[str, str] | None:
+def first_difference(a: Tables, b: Tables, tolerances: Mapping[str, Tolerance] = TOLERANCES) -> tuple[str, str] | None:
     """(trial id, column with both values) of the first column in which the trials that both hold differ."""
     common = pd.Index(a[0]["trial_id"]).intersection(pd.Index(b[0]["trial_id"]))
     if common.empty:
@@ -112,8 +112,8 @@ def first_difference(
     if len(runs_a) != len(runs_b):
         repeated = pd.concat([runs_a, runs_b])["trial_id"].value_counts().idxmax()
         return str(repeated), "`runs` itself (one has more rows)"
-    ends = [_last_steps(*side) for side in ((runs_a, curve_a), (runs_b, curve_b))]
-    pairs = _Pairs(runs_a, runs_b, *ends, [tolerances.get(str(dtype), tolerances["float64"]) for dtype in runs_a["dtype"]])
+    found = [tolerances.get(str(dtype), tolerances["float64"]) for dtype in runs_a["dtype"]]
+    pairs = _Pairs(runs_a, runs_b, _last_steps(runs_a, curve_a), _last_steps(runs_b, curve_b), found)
     rows = _Rows(pairs, curve_a, curve_b)
     return pairs.difference(rows) or rows.difference()
 
@@ -183,7 +183,7 @@ class _Pairs:
         differs = np.flatnonzero((self.a["algorithm_params"] != self.b["algorithm_params"]).to_numpy())
         for i in differs:
             texts = [str(side["algorithm_params"].iloc[i]) for side in (self.a, self.b)]
-            clash = _clash(_parsed(texts[0]), _parsed(texts[1]), self.tolerances[i].relative)
+            clash = _clash(_parsed(texts[0]), _parsed(texts[1]), self.tolerances[int(i)].relative)
             if clash is not None:
                 return str(self.a["trial_id"].iloc[i]), f"algorithm_params` ({clash})"
         return None

@@ -121,11 +121,11 @@ def row_fault(trials: Sequence[Mapping[str, Any]], runs: pa.Table) -> str | None
         asked |= {"algorithm": trial["algorithm"]["name"], "problem": trial["problem"]["name"]}
         for name, value in asked.items():
             if row[name] != value:
-                return f"says {name} = {_cut(repr(row[name]))} of trial {trial['id']}, which asks for {_cut(repr(value))}"
+                return (
+                    f"says {name} = {_cut(repr(row[name]))} of trial {trial['id']}, which asks for {_cut(repr(value))}"
+                )
         if _parsed(row["problem_params"]) != trial["problem"].get("params", {}):
-            return (
-                f"says problem_params = {_cut(row['problem_params'])} of trial {trial['id']}, which asks for others"
-            )
+            return f"says problem_params = {_cut(row['problem_params'])} of trial {trial['id']}, which asks for others"
     return None
 
 

@@ -94,11 +94,17 @@ def read_verified(folder: Path) -> tuple[dict[str, Verdict], str]:
             raise StoreError(f"it has {path.stat().st_size:,} bytes")
         found = VerifyFile.model_validate(json.loads(path.read_bytes()))
     except ValidationError as error:
-        return {}, f"{str(path)!r} is not a verification ({faults(error)[:300]}); run `bilevelbench verify {folder}` again"
+        return (
+            {},
+            f"{str(path)!r} is not a verification ({faults(error)[:300]}); run `bilevelbench verify {folder}` again",
+        )
     except (OSError, ValueError, RecursionError, StoreError) as error:
         return {}, f"{str(path)!r} cannot be read ({error}); run `bilevelbench verify {folder}` again"
     if found.packs != sums(folder):
-        return {}, f"{str(path)!r} is about other packs than those in the folder; run `bilevelbench verify {folder}` again"
+        return (
+            {},
+            f"{str(path)!r} is about other packs than those in the folder; run `bilevelbench verify {folder}` again",
+        )
     return {one.trial: one.verdict for one in found.verdicts}, ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from described import asked, row
 
 from bilevelbench.model.trial_id import is_its_own, trial_id
 from bilevelbench.plan.trial import Budget, Spec, Trial
@@ -12,21 +13,6 @@ from bilevelbench.results.record import record_fault
 from bilevelbench.results.schema import curve_frame, runs_frame
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
-
-
-def asked(seed=0, **more):
-    trial = Trial(
-        algorithm=Spec(name="f2ba", params={"K": 3}), problem=Spec(name="quadratic", params={"dim_x": 2}), seed=seed,
-        budget=Budget(cost=100), plugin="bilevelbench", plugin_version="1", **more,
-    )  # fmt: skip
-    return {"id": trial.id, **trial.model_dump(mode="json")}
-
-
-def row(trial, **columns):
-    return {
-        "trial_id": trial["id"], "algorithm": "f2ba", "problem": "quadratic", "problem_params": '{"dim_x": 2}',
-        "seed": trial["seed"], "status": "budget", "dtype": "float64", "plugin": "bilevelbench", "plugin_version": "1",
-    } | columns  # fmt: skip
 
 
 def put(folder, trials, rows):

@@ -79,7 +79,8 @@ class Here:
     def method(self, trial: Trial, params: Mapping[str, Any] | None = None) -> Algorithm:
         """The method of a trial, with its own parameters or with those that it had after defaults were filled in."""
         entry = self._entry("method", trial.algorithm, trial.plugin, trial.plugin_version)
-        return self._made(entry, trial.algorithm.params if params is None else dict(params))
+        made: Algorithm = self._made(entry, trial.algorithm.params if params is None else dict(params))
+        return made
 
     def check(self, trial: Trial) -> None:
         """Raise CannotRun or Refused, unless the trial can be run."""

@@ -28,7 +28,9 @@ def official(folder: Path) -> Results:
     """The results of a folder, or of the folders in it."""
     folders = [folder] if _holds(folder) else sorted(path for path in folder.glob("*") if _holds(path))
     if not folders:
-        raise StoreError(f"there are no results in {str(folder)!r}, nor in the folders in it; name another with --against")
+        raise StoreError(
+            f"there are no results in {str(folder)!r}, nor in the folders in it; name another with --against"
+        )
     found = [load_results(path) for path in folders]
     runs = pd.concat([one.runs for one in found], ignore_index=True).drop_duplicates("trial_id")
     curves, seen = [], set[str]()
@@ -49,7 +51,7 @@ def differences(mine: Results, theirs: Results) -> Iterator[tuple[str, str]]:
     for row in mine.runs.to_dict("records"):
         trial = row["trial_id"]
         if trial in by_id:
-            found = first_difference(*(_tables(side, trial) for side in (mine, theirs)), GROWING)
+            found = first_difference(_tables(mine, trial), _tables(theirs, trial), GROWING)
             if found is not None:
                 yield trial, f"the official folder has this trial; the first column that differs is {found[1]}"
         elif (other := alike.get(_question(row))) is not None:

@@ -174,7 +174,13 @@ def _calls(stored: Stored, method: Algorithm) -> Iterator[str]:
                 return
     budget = stored.trial.budget
     over = budget.steps is not None and ended >= budget.steps
-    if exact and stored.status is Status.BUDGET and budget.cost is not None and not over and ended + 1 < len(spent["cost"]):
+    if (
+        exact
+        and stored.status is Status.BUDGET
+        and budget.cost is not None
+        and not over
+        and ended + 1 < len(spent["cost"])
+    ):
         after = float(curve["cost"].iloc[0]) + spent["cost"][ended + 1]
         if after <= budget.cost:
             yield (

@@ -19,9 +19,14 @@ def weights(results: Results) -> dict[str, float]:
     """By trial: the sum, over the accuracies that it reached, of one over the rank of its method on that problem."""
     table = costs(results, ACCURACIES)
     middle = medians(table)
-    place = pd.DataFrame(ranks(middle.to_numpy()), index=middle.index, columns=middle.columns).stack()
-    table = table.join(place.rename("place"), on=["problem", "target", "method"])
-    worth = (1.0 / table["place"]).where(np.isfinite(table["cost"]), 0.0).groupby(table["trial_id"]).sum()
+    rank = {
+        (*cell, method): place
+        for cell, row in zip(middle.index, ranks(middle.to_numpy()), strict=True)
+        for method, place in zip(middle.columns, row, strict=True)
+    }
+    keys = zip(table["problem"], table["target"], table["method"], strict=True)
+    decides = pd.Series([1.0 / rank[key] for key in keys], index=table.index, dtype=float)
+    worth = decides.where(np.isfinite(table["cost"]), 0.0).groupby(table["trial_id"]).sum()
     return {str(trial): _LEAST + float(value) for trial, value in worth.items()}
 
 

@@ -100,7 +100,11 @@ def verify(
     unreadable = [_unreadable(path, sentence) for path, sentence in corrupt.items()]
     for n in range(len(results.copies)):
         if clash := first_difference((results.runs, results.curve), results.copies[n], GROWING):
-            court.say(clash[0], Verdict.DIFFERS, f"two packs of the folder have it; the first column that differs is {clash[1]}")
+            court.say(
+                clash[0],
+                Verdict.DIFFERS,
+                f"two packs of the folder have it; the first column that differs is {clash[1]}",
+            )
     court.examine()
     ranked, copied = results, dict[str, str]()
     if against is not None:
@@ -113,16 +117,16 @@ def verify(
     for trial, why in copied.items():
         court.suspect(trial, why)
     unread = [
-        Judged(trial=name, verdict=Verdict.NOT_RUN, why=why) for name, why in _UNREAD.items() if (folder / name).exists()
+        Judged(trial=name, verdict=Verdict.NOT_RUN, why=why)
+        for name, why in _UNREAD.items()
+        if (folder / name).exists()
     ]
     judged = sorted([*unreadable, *court.judged.values(), *unread], key=lambda one: _ORDER.index(one.verdict))
     lost = sum(len(_ids(path)) for path in corrupt)
     return Verification(folder, seed, sample, len(results.runs) + lost, tuple(judged))
 
 
-def _chosen(
-    court: _Court, ranked: Results, copied: Mapping[str, str], sample: int, seed: int
-) -> list[str]:
+def _chosen(court: _Court, ranked: Results, copied: Mapping[str, str], sample: int, seed: int) -> list[str]:
     """First those whose curve has another name, then by lot."""
     free = set(court.runnable) - court.judged.keys()
     suspects = sorted(free & copied.keys())[:sample]
@@ -133,7 +137,9 @@ def _chosen(
 def _together(mine: Results, theirs: Results) -> Results:
     """Ranks are those of the board on which both stand."""
     others = theirs.without(mine.runs["trial_id"])
-    runs, curve = (pd.concat(pair, ignore_index=True) for pair in ((mine.runs, others.runs), (mine.curve, others.curve)))
+    runs, curve = (
+        pd.concat(pair, ignore_index=True) for pair in ((mine.runs, others.runs), (mine.curve, others.curve))
+    )
     return Results(runs, curve, [])
 
 
@@ -254,7 +260,9 @@ def stored_trial(folder: Path, trial: str) -> tuple[Results, dict[str, Any]]:
     chosen = [name for name in known if name.startswith(trial)] if trial else []
     if len(chosen) != 1:
         what = f"{len(chosen)} trials begin with that" if chosen else f"it holds {len(known)} others"
-        raise InvalidInput(f"there is no trial {trial!r} in {str(folder)!r}: {what}; ids are in the column trial_id of `runs`")
+        raise InvalidInput(
+            f"there is no trial {trial!r} in {str(folder)!r}: {what}; ids are in the column trial_id of `runs`"
+        )
     asked = next(_described(results, chosen[0]), None)
     if asked is None:
         raise InvalidInput(f"the pack of trial {chosen[0]} does not say what was asked, so it cannot be run again")
