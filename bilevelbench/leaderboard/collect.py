@@ -30,7 +30,7 @@ from bilevelbench.results.compare import Witness, witnesses
 from bilevelbench.results.merge import refuse_disagreement
 from bilevelbench.results.schema import CURVE, RUNS, Results, curve_frame, runs_frame
 from bilevelbench.results.tables import load_results
-from bilevelbench.results.verified import Verdict, read_verified
+from bilevelbench.results.verified import TrialVerdict, read_verified
 
 MODES = {"default": "out of the box", "tuned": "tuned"}
 
@@ -61,7 +61,7 @@ class Material:
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     experiments: list[ExperimentOutcome] = field(default_factory=list)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, TrialVerdict] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
 
@@ -91,7 +91,7 @@ class _Collection:
         self.found: dict[str, list[tuple[Path, Results]]] = {mode: [] for mode in MODES}
         self.experiments: list[ExperimentOutcome] = []
         self.notes: list[str] = []
-        self.verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, TrialVerdict] = {}
         self.places: dict[str, str] = {}
         self.names = Names()
         self.accepted: list[Witness] = []

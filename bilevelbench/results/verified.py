@@ -22,7 +22,7 @@ _MOST_BYTES = 2**24
 _Text = Annotated[str, Field(max_length=4000)]
 
 
-class Verdict(StrEnum):
+class TrialVerdict(StrEnum):
     """What became of a stored trial; a member is the text that is shown."""
 
     sentence: str
@@ -48,7 +48,7 @@ class Judged(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     trial: _Text
-    verdict: Verdict
+    verdict: TrialVerdict
     why: _Text = ""
     method: _Text = ""
     problem: _Text = ""
@@ -84,7 +84,7 @@ def write_verified(path: Path, found: VerifyFile) -> None:
     replace_file(path, (found.model_dump_json(indent=1) + "\n").encode())
 
 
-def read_verified(folder: Path) -> tuple[dict[str, Verdict], str]:
+def read_verified(folder: Path) -> tuple[dict[str, TrialVerdict], str]:
     """The verdicts on the trials of a folder by id, and why there are none although there is a file."""
     path = folder / VERIFY
     try:
@@ -108,7 +108,7 @@ def read_verified(folder: Path) -> tuple[dict[str, Verdict], str]:
     return {one.trial: one.verdict for one in found.verdicts}, ""
 
 
-def mark(trials: Sequence[str], verdicts: Mapping[str, Verdict]) -> str:
+def mark(trials: Sequence[str], verdicts: Mapping[str, TrialVerdict]) -> str:
     """`verified 20 of 400`, `2 of 400 differ`, or `unverified`."""
     found = Counter(verdicts[trial] for trial in trials if trial in verdicts)
     said = [f"{n} of {len(trials)} {word}" for word, n in _failing(found)]
@@ -117,8 +117,8 @@ def mark(trials: Sequence[str], verdicts: Mapping[str, Verdict]) -> str:
     return ", ".join(said) or "unverified"
 
 
-def _failing(found: Mapping[Verdict, int]) -> Iterable[tuple[str, int]]:
-    words = {Verdict.DIFFERS: ("differs", "differ"), Verdict.IMPOSSIBLE: ("is impossible", "are impossible")}
+def _failing(found: Mapping[TrialVerdict, int]) -> Iterable[tuple[str, int]]:
+    words = {TrialVerdict.DIFFERS: ("differs", "differ"), TrialVerdict.IMPOSSIBLE: ("is impossible", "are impossible")}
     for verdict, (one, many) in words.items():
         if n := found.get(verdict, 0):
             yield (one if n == 1 else many), n

@@ -24,7 +24,7 @@ from bilevelbench.results.compare import EXACT, GROWING, first_difference
 from bilevelbench.results.schema import Results, Tables
 from bilevelbench.results.status import Status
 from bilevelbench.results.store import Store
-from bilevelbench.results.verified import Verdict
+from bilevelbench.results.verified import TrialVerdict
 
 #: How the message of a trial begins that came to nothing here for reasons that are not its own.
 _HERE = ("could not be set up", "its worker process", "hung:")
@@ -120,25 +120,25 @@ def run_again(trials: Sequence[Trial], registry: Registry, execution: Execution)
         return run_trials(trials, Store(folder), registry, execution)
 
 
-def judge(stored: Tables, here: Tables) -> tuple[Verdict, str]:
+def judge(stored: Tables, here: Tables) -> tuple[TrialVerdict, str]:
     """The verdict on one trial, and why. Each side has its row and its curve."""
     (was,), (now,) = (tables[0].to_dict("records") for tables in (stored, here))
     if now["status"] == Status.ERROR and was["status"] != Status.ERROR:
         if str(now["message"]).startswith(_HERE):
-            return Verdict.NOT_RUN, f"here it {now['message']}"
-        return Verdict.DIFFERS, f"it ended by {was['status']}, and here it failed: {now['message']}"
+            return TrialVerdict.NOT_RUN, f"here it {now['message']}"
+        return TrialVerdict.DIFFERS, f"it ended by {was['status']}, and here it failed: {now['message']}"
     ends = [(row["status"], row["steps"]) for row in (was, now)]
     if first_difference(stored, here, EXACT) is None:
         if ends[0] == ends[1] or Status.TIMEOUT in (was["status"], now["status"]):
-            return Verdict.REPRODUCED, ""
-        return Verdict.DIFFERS, (
+            return TrialVerdict.REPRODUCED, ""
+        return TrialVerdict.DIFFERS, (
             f"every evaluation is the same to the last bit, and yet it ends by {was['status']} after {was['steps']} steps, "
             f"here by {now['status']} after {now['steps']}"
         )
     found = first_difference(stored, here, GROWING)
     if found is None:
-        return Verdict.ROUNDING, ""
-    return Verdict.DIFFERS, (
+        return TrialVerdict.ROUNDING, ""
+    return TrialVerdict.DIFFERS, (
         f"stored against here, the first column that differs is {found[1]}; {_agreement(stored[1], here[1])}"
     )
 

@@ -21,7 +21,7 @@ from bilevelbench.results.machine import machine
 from bilevelbench.results.packs import read_packs
 from bilevelbench.results.schema import Results
 from bilevelbench.results.tables import assemble
-from bilevelbench.results.verified import VERIFY, Judged, Verdict, VerifyFile, sums
+from bilevelbench.results.verified import VERIFY, Judged, TrialVerdict, VerifyFile, sums
 from bilevelbench.studies.verification.again import CannotRun, Here, Refused, judge, run_again
 from bilevelbench.studies.verification.against import copies, differences, official
 from bilevelbench.studies.verification.possible import Stored, impossible_of
@@ -33,7 +33,13 @@ _UNREAD = {
     "rates.json": "is not read: measured rates come from the official folder alone",
     VERIFY: "came with the folder and was not read; this verification has verdicts of its own",
 }
-_ORDER = (Verdict.IMPOSSIBLE, Verdict.DIFFERS, Verdict.REPRODUCED, Verdict.ROUNDING, Verdict.NOT_RUN)
+_ORDER = (
+    TrialVerdict.IMPOSSIBLE,
+    TrialVerdict.DIFFERS,
+    TrialVerdict.REPRODUCED,
+    TrialVerdict.ROUNDING,
+    TrialVerdict.NOT_RUN,
+)
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,13 @@ class Verification:
     def failed(self) -> bool:
         return any(one.verdict.fails for one in self.judged)
 
-    def count(self, *verdicts: Verdict) -> int:
+    def count(self, *verdicts: TrialVerdict) -> int:
         return sum(one.verdict in verdicts for one in self.judged)
 
     def sentence(self) -> str:
         """`verified 20 of 400 trials in mine (seed 7): 18 reproduced, 2 within rounding`."""
         said = [f"{self.count(verdict)} {verdict}" for verdict in _ORDER[:-1] if self.count(verdict)]
-        confirmed = self.count(Verdict.REPRODUCED, Verdict.ROUNDING)
+        confirmed = self.count(TrialVerdict.REPRODUCED, TrialVerdict.ROUNDING)
         rest = ", ".join(said) or "none was run again"
         return f"verified {confirmed} of {self.trials} trials in {self.folder} (seed {self.seed}): {rest}"
 
@@ -64,7 +70,7 @@ class Verification:
         """For a table: those that were not run for the same reason in one row."""
         grouped: dict[tuple[str, ...], list[Judged]] = {}
         for one in self.judged:
-            alone = one.verdict is not Verdict.NOT_RUN or not one.method
+            alone = one.verdict is not TrialVerdict.NOT_RUN or not one.method
             grouped.setdefault((one.trial,) if alone else (one.method, one.why), []).append(one)
         return [
             {
@@ -98,26 +104,22 @@ def verify(
     results = assemble(packs, [])
     court = _Court(results, here)
     unreadable = [_unreadable(path, sentence) for path, sentence in corrupt.items()]
-    for n in range(len(results.copies)):
-        if clash := first_difference((results.runs, results.curve), results.copies[n], GROWING):
-            court.say(
-                clash[0],
-                Verdict.DIFFERS,
-                f"two packs of the folder have it; the first column that differs is {clash[1]}",
-            )
+    for copy in results.copies:
+        if clash := first_difference((results.runs, results.curve), copy, GROWING):
+            court.say(clash[0], TrialVerdict.DIFFERS, f"two packs have it; the first column that differs is {clash[1]}")
     court.examine()
     ranked, copied = results, dict[str, str]()
     if against is not None:
         theirs = official(against)
         for trial, why in differences(results, theirs):
-            court.say(trial, Verdict.DIFFERS, why)
+            court.say(trial, TrialVerdict.DIFFERS, why)
         copied = copies(results, theirs)
         ranked = _together(results, theirs)
     court.run(_chosen(court, ranked, copied, sample, seed), execution)
     for trial, why in copied.items():
         court.suspect(trial, why)
     unread = [
-        Judged(trial=name, verdict=Verdict.NOT_RUN, why=why)
+        Judged(trial=name, verdict=TrialVerdict.NOT_RUN, why=why)
         for name, why in _UNREAD.items()
         if (folder / name).exists()
     ]
@@ -154,7 +156,7 @@ class _Court:
         self.judged: dict[str, Judged] = {}
         self.runnable: dict[str, Trial] = {}
 
-    def say(self, trial: str, verdict: Verdict, why: str) -> None:
+    def say(self, trial: str, verdict: TrialVerdict, why: str) -> None:
         row = self.rows[trial]
         shown = str(row["label"] or row["algorithm"])
         one = Judged(
@@ -166,34 +168,34 @@ class _Court:
     def suspect(self, trial: str, why: str) -> None:
         """A curve that has another name: no matter where it was reproduced, and told in any case."""
         known = self.judged.get(trial)
-        if known is not None and not (known.verdict.confirms or known.verdict is Verdict.NOT_RUN):
+        if known is not None and not (known.verdict.confirms or known.verdict is TrialVerdict.NOT_RUN):
             return
         if known is not None and known.verdict.confirms:
             self.judged[trial] = known.model_copy(update={"why": f"{why}; run again, it is this method's as well"})
             return
         rest = f"; {known.why}" if known is not None else "; it was not in the sample"
         self.judged.pop(trial, None)
-        self.say(trial, Verdict.DIFFERS, why + rest)
+        self.say(trial, TrialVerdict.DIFFERS, why + rest)
 
     def examine(self) -> None:
         """Every trial, without running it."""
         for trial, row in self.rows.items():
             if trial not in self.asked:
-                self.say(trial, Verdict.NOT_RUN, "its pack does not say what was asked")
+                self.say(trial, TrialVerdict.NOT_RUN, "its pack does not say what was asked")
                 continue
             try:
                 asked = self.here.prepared(self.asked[trial])
                 cannot = self._obstacle(asked)
                 impossible = self._impossible(asked, row)
             except Refused as error:
-                self.say(trial, Verdict.IMPOSSIBLE, str(error))
+                self.say(trial, TrialVerdict.IMPOSSIBLE, str(error))
             except CannotRun as error:
-                self.say(trial, Verdict.NOT_RUN, str(error))
+                self.say(trial, TrialVerdict.NOT_RUN, str(error))
             else:
                 if impossible is not None:
-                    self.say(trial, Verdict.IMPOSSIBLE, impossible)
+                    self.say(trial, TrialVerdict.IMPOSSIBLE, impossible)
                 elif cannot is not None:
-                    self.say(trial, Verdict.NOT_RUN, cannot)
+                    self.say(trial, TrialVerdict.NOT_RUN, cannot)
                 else:
                     self.runnable[trial] = asked
 
@@ -220,7 +222,7 @@ class _Court:
         for trial in trials:
             sides = [one.only([trial]) for one in (self.results, fresh)]
             if sides[1].runs.empty:
-                self.say(trial, Verdict.NOT_RUN, "it gave no row here")
+                self.say(trial, TrialVerdict.NOT_RUN, "it gave no row here")
             else:
                 self.say(trial, *judge(*((side.runs, side.curve) for side in sides)))
 
@@ -239,7 +241,7 @@ def _given(row: Mapping[Any, Any]) -> dict[str, Any]:
 def _unreadable(path: Path, sentence: str) -> Judged:
     """A pack that is not read at all: what is said of it, without the way out, which is not ours."""
     why = sentence.partition("; the pack is ignored")[0].partition("; until then")[0].replace(f"{path}/", "")
-    verdict = Verdict.NOT_RUN if "written by a newer bilevelbench" in why else Verdict.IMPOSSIBLE
+    verdict = TrialVerdict.NOT_RUN if "written by a newer bilevelbench" in why else TrialVerdict.IMPOSSIBLE
     return Judged(trial=f"pack {path.name}", verdict=verdict, why=why[:4000])
 
 

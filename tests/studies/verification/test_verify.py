@@ -17,7 +17,7 @@ from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import StoreError
 from bilevelbench.execute.executor import Execution
 from bilevelbench.results.schema import curve_table, runs_table
-from bilevelbench.results.verified import Verdict, mark, read_verified, write_verified
+from bilevelbench.results.verified import TrialVerdict, mark, read_verified, write_verified
 from bilevelbench.studies.verification.again import Here
 from bilevelbench.studies.verification.study import verify
 
@@ -213,8 +213,8 @@ def test_the_curve_of_another_seed_differs(honest, tmp_path):
     other_seed(forged, {})
     put(tmp_path, forged)
     seeds = {one.seed: one for one in verified(tmp_path).judged}
-    assert seeds[0].verdict is Verdict.REPRODUCED
-    assert seeds[1].verdict is Verdict.DIFFERS
+    assert seeds[0].verdict is TrialVerdict.REPRODUCED
+    assert seeds[1].verdict is TrialVerdict.DIFFERS
     assert "the first column that differs is `" in seeds[1].why
 
 
@@ -227,7 +227,7 @@ def test_an_unknown_status_and_a_missing_name_are_named(honest, tmp_path):
         tables[0] = tables[0].set_column(at, column, pa.array([value] * 2, kind))
         put(tmp_path / name, forged, tables)
         (only,) = verified(tmp_path / name).judged
-        assert only.verdict is Verdict.IMPOSSIBLE
+        assert only.verdict is TrialVerdict.IMPOSSIBLE
         assert only.trial.startswith("pack ")
         assert {"status": "the status 'victory'", "name": "has a row without 'algorithm'"}[name] in only.why
 
@@ -241,7 +241,7 @@ def test_a_copied_curve_is_named_with_its_owner(honest, tmp_path):
     better_method_elsewhere(forged, others)
     put(tmp_path, forged)
     found = verified(tmp_path, against=honest)
-    assert {one.verdict for one in found.judged} == {Verdict.DIFFERS}
+    assert {one.verdict for one in found.judged} == {TrialVerdict.DIFFERS}
     for one in found.judged:
         assert "its curve is that of aid (official trial " in one.why
         assert "plugin 'acme'" in one.why  # and why nobody could run it
@@ -252,7 +252,7 @@ def test_an_edited_trial_of_the_official_folder_is_not_even_run(honest, tmp_path
     better_end(forged, {})
     put(tmp_path, forged)
     found = verified(tmp_path, sample=0, against=honest)
-    assert {one.verdict for one in found.judged} == {Verdict.DIFFERS}
+    assert {one.verdict for one in found.judged} == {TrialVerdict.DIFFERS}
     assert all("the official folder has this trial" in one.why for one in found.judged)
 
 
@@ -262,18 +262,18 @@ def test_a_trial_with_another_budget_has_the_official_curve(honest, tmp_path):
     forged.ask_for(budget={"cost": 500.0}, targets=[1e-12])
     put(tmp_path, forged)
     found = verified(tmp_path, sample=0, against=honest)
-    assert {one.verdict for one in found.judged} <= {Verdict.DIFFERS, Verdict.IMPOSSIBLE}
+    assert {one.verdict for one in found.judged} <= {TrialVerdict.DIFFERS, TrialVerdict.IMPOSSIBLE}
     assert found.failed
 
 
 def test_official_results_are_no_copies_of_themselves(honest):
-    assert {one.verdict for one in verified(honest, against=honest).judged} == {Verdict.REPRODUCED}
+    assert {one.verdict for one in verified(honest, against=honest).judged} == {TrialVerdict.REPRODUCED}
 
 
 def test_a_folder_of_folders_is_official_too(honest, tmp_path):
     shutil.copytree(honest, tmp_path / "official" / "exact")
     assert not verified(honest, sample=0, against=tmp_path / "official").failed
-    with pytest.raises(StoreError, match="there are no results in .*nor in the folders in it"):
+    with pytest.raises(StoreError, match=r"there are no results in .*nor in the folders in it"):
         verified(honest, against=tmp_path / "nowhere")
 
 
@@ -282,7 +282,7 @@ def test_a_folder_of_folders_is_official_too(honest, tmp_path):
 
 def test_honest_results_are_reproduced_bit_for_bit(honest):
     found = verified(honest)
-    assert [one.verdict for one in found.judged] == [Verdict.REPRODUCED] * 6
+    assert [one.verdict for one in found.judged] == [TrialVerdict.REPRODUCED] * 6
     assert not found.failed
     assert "verified 6 of 6 trials" in found.sentence()
     assert "6 reproduced" in found.sentence()
@@ -292,12 +292,12 @@ def test_other_last_digits_are_rounding(honest, tmp_path):
     draft = of(honest, "f2ba")
     draft.runs, draft.curve = nudged(draft.runs, draft.curve, 1e-11)
     put(tmp_path, draft)
-    assert {one.verdict for one in verified(tmp_path).judged} == {Verdict.ROUNDING}
+    assert {one.verdict for one in verified(tmp_path).judged} == {TrialVerdict.ROUNDING}
 
 
 def test_what_is_forgiven_grows_with_the_steps(honest, tmp_path):
     """3e-9 is too much after the first step, and rounding after nine."""
-    for name, row, verdict in (("early", 1, Verdict.DIFFERS), ("late", -2, Verdict.ROUNDING)):
+    for name, row, verdict in (("early", 1, TrialVerdict.DIFFERS), ("late", -2, TrialVerdict.ROUNDING)):
         draft = of(honest, "f2ba")
         steps = sorted(set(draft.curve["step"]))
         draft.curve.loc[draft.curve["step"] == steps[row], "phi"] *= 1 + 3e-9
@@ -322,7 +322,7 @@ def test_files_that_nobody_reads_are_named(honest, tmp_path):
     (tmp_path / "theirs" / "facts.json").write_text('{"methods": {"f2ba": {"text": "bad"}}}')
     found = verified(tmp_path / "theirs", sample=0)
     (only,) = found.judged
-    assert (only.trial, only.verdict) == ("facts.json", Verdict.NOT_RUN)
+    assert (only.trial, only.verdict) == ("facts.json", TrialVerdict.NOT_RUN)
     assert "comes from the official folder alone" in only.why
 
 
@@ -334,10 +334,10 @@ def test_a_loose_file_runs_only_where_it_is_named(tmp_path, monkeypatch):
     code, _, err = cli("run", "-a", mine, "-p", "quadratic[dim_x=2,dim_y=3]", "--steps", 5, "--jobs", 0, "-o", "out")
     assert code == 0, err
     named = verified(tmp_path / "out", files=[str(mine)])
-    assert {one.verdict for one in named.judged} == {Verdict.REPRODUCED}
+    assert {one.verdict for one in named.judged} == {TrialVerdict.REPRODUCED}
     mine.write_text("raise SystemExit('somebody ran this')\n" + mine.read_text())
     (only,) = verified(tmp_path / "out").judged
-    assert only.verdict is Verdict.NOT_RUN
+    assert only.verdict is TrialVerdict.NOT_RUN
     assert "my_method.py" in only.why
     assert "was not named" in only.why
 
@@ -364,7 +364,12 @@ def test_the_file_is_about_the_packs_that_were_verified(honest, tmp_path):
 
 
 def test_the_mark_says_what_is_wrong():
-    verdicts = {"a": Verdict.REPRODUCED, "b": Verdict.DIFFERS, "c": Verdict.IMPOSSIBLE, "d": Verdict.NOT_RUN}
+    verdicts = {
+        "a": TrialVerdict.REPRODUCED,
+        "b": TrialVerdict.DIFFERS,
+        "c": TrialVerdict.IMPOSSIBLE,
+        "d": TrialVerdict.NOT_RUN,
+    }
     assert mark(list("abcde"), verdicts) == "1 of 5 differs, 1 of 5 is impossible, verified 1 of 5"
     assert mark(["d", "e"], verdicts) == "unverified"
 
