@@ -42,7 +42,7 @@ class TrialVerdict(StrEnum):
     NOT_RUN = "not run", "not in the sample, or it cannot be run here"
 
 
-class Judged(BaseModel):
+class JudgedTrial(BaseModel):
     """A verdict on a trial, or on something else in the folder that is named instead of its id."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,7 +66,7 @@ class VerifyFile(BaseModel):
     sample: NonNegativeInt
     trials: NonNegativeInt
     packs: dict[str, str]
-    verdicts: tuple[Judged, ...]
+    verdicts: tuple[JudgedTrial, ...]
 
 
 def sums(folder: Path) -> dict[str, str]:

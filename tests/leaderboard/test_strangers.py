@@ -15,7 +15,7 @@ from bilevelbench.report.analysis.summary import titled
 from bilevelbench.results.packs import to_json
 from bilevelbench.results.schema import curve_frame, runs_frame
 from bilevelbench.results.store import Store
-from bilevelbench.results.verified import Judged, TrialVerdict, VerifyFile, sums, write_verified
+from bilevelbench.results.verified import JudgedTrial, TrialVerdict, VerifyFile, sums, write_verified
 
 
 def put(folder, seeds, status="budget", record=(), **trial):
@@ -148,7 +148,7 @@ def test_two_strangers_with_one_name_stand_apart():
 def test_every_row_has_its_mark_and_its_command(official, tmp_path):
     folder = official[0]
     ids = [asked(seed)["id"] for seed in range(3)]
-    verdicts = tuple(Judged(trial=trial, verdict=TrialVerdict.REPRODUCED) for trial in ids[:2])
+    verdicts = tuple(JudgedTrial(trial=trial, verdict=TrialVerdict.REPRODUCED) for trial in ids[:2])
     write_verified(
         folder / "verify.json",
         VerifyFile(created="", machine="", seed=1, sample=2, trials=3, packs=sums(folder), verdicts=verdicts),

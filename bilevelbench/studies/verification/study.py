@@ -21,7 +21,7 @@ from bilevelbench.results.machine import machine
 from bilevelbench.results.packs import read_packs
 from bilevelbench.results.schema import Results
 from bilevelbench.results.tables import assemble
-from bilevelbench.results.verified import VERIFY, Judged, TrialVerdict, VerifyFile, sums
+from bilevelbench.results.verified import VERIFY, JudgedTrial, TrialVerdict, VerifyFile, sums
 from bilevelbench.studies.verification.again import CannotRun, Here, Refused, judge, run_again
 from bilevelbench.studies.verification.against import copies, differences, official
 from bilevelbench.studies.verification.possible import Stored, impossible_of
@@ -50,7 +50,7 @@ class Verification:
     seed: int
     sample: int
     trials: int
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedTrial, ...]
 
     @property
     def failed(self) -> bool:
@@ -68,7 +68,7 @@ class Verification:
 
     def rows(self) -> list[dict[str, Any]]:
         """For a table: those that were not run for the same reason in one row."""
-        grouped: dict[tuple[str, ...], list[Judged]] = {}
+        grouped: dict[tuple[str, ...], list[JudgedTrial]] = {}
         for one in self.judged:
             alone = one.verdict is not TrialVerdict.NOT_RUN or not one.method
             grouped.setdefault((one.trial,) if alone else (one.method, one.why), []).append(one)
@@ -119,7 +119,7 @@ def verify(
     for trial, why in copied.items():
         court.suspect(trial, why)
     unread = [
-        Judged(trial=name, verdict=TrialVerdict.NOT_RUN, why=why)
+        JudgedTrial(trial=name, verdict=TrialVerdict.NOT_RUN, why=why)
         for name, why in _UNREAD.items()
         if (folder / name).exists()
     ]
@@ -153,13 +153,13 @@ class _Court:
         self.rows = {str(row["trial_id"]): row for row in results.runs.to_dict("records")}
         self.curves = dict(iter(results.curve.groupby("trial_id", sort=False)))
         self.asked = {t["id"]: t for record in results.records for t in record.get("trials") or []}
-        self.judged: dict[str, Judged] = {}
+        self.judged: dict[str, JudgedTrial] = {}
         self.runnable: dict[str, Trial] = {}
 
     def say(self, trial: str, verdict: TrialVerdict, why: str) -> None:
         row = self.rows[trial]
         shown = str(row["label"] or row["algorithm"])
-        one = Judged(
+        one = JudgedTrial(
             trial=trial, verdict=verdict, why=why[:4000], method=shown[:4000], problem=str(row["problem"])[:4000],
             seed=int(row["seed"]),
         )  # fmt: skip
@@ -238,11 +238,11 @@ def _given(row: Mapping[Any, Any]) -> dict[str, Any]:
     return found
 
 
-def _unreadable(path: Path, sentence: str) -> Judged:
+def _unreadable(path: Path, sentence: str) -> JudgedTrial:
     """A pack that is not read at all: what is said of it, without the way out, which is not ours."""
     why = sentence.partition("; the pack is ignored")[0].partition("; until then")[0].replace(f"{path}/", "")
     verdict = TrialVerdict.NOT_RUN if "written by a newer bilevelbench" in why else TrialVerdict.IMPOSSIBLE
-    return Judged(trial=f"pack {path.name}", verdict=verdict, why=why[:4000])
+    return JudgedTrial(trial=f"pack {path.name}", verdict=verdict, why=why[:4000])
 
 
 def _ids(path: Path) -> Sequence[Any]:
