@@ -69,11 +69,11 @@ bench: $(VENV)/.test
 
 leaderboard: install
 	for setting in $(SETTINGS); do \
-	  $(BIN)/bilevelbench run --suite leaderboard/suites/$$setting.toml -o build/leaderboard/$$setting $(EXECUTION) || exit 1; done
-	for table in 1 2 3; do $(BIN)/bilevelbench rates --table $$table --quick -o build/leaderboard/rates$$table $(EXECUTION) \
+	  $(BIN)/bilevelbench run --suite leaderboard/suites/$$setting.toml -o build/leaderboard/official/$$setting $(EXECUTION) || exit 1; done
+	for table in 1 2 3; do $(BIN)/bilevelbench rates --table $$table --quick -o build/leaderboard/official/rates$$table $(EXECUTION) \
 	  || exit 1; done
-	$(BIN)/bilevelbench leaderboard facts -o build/leaderboard/facts
-	$(BIN)/bilevelbench leaderboard build build/leaderboard/* $(SUBMITTED) -o build/site
+	$(BIN)/bilevelbench leaderboard facts -o build/leaderboard/official/facts
+	$(BIN)/bilevelbench leaderboard build build/leaderboard/official/* $(SUBMITTED) -o build/site
 
 # The page of the published results, without running anything.
 page: install

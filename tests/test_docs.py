@@ -40,6 +40,8 @@ NOT_RUN = {
         "takes minutes",
     ("docs/how-to-submit.md", "bilevelbench leaderboard serve site"): "runs until it is stopped",
     ("docs/how-to-submit.md", "git checkout -b results-my-method"): "needs a clone of yours",
+    ("docs/how-to-submit.md", "bilevelbench reproduce 007c29450581af9b mine"):
+        "the id is one of yours; tests/studies/verification runs it",
     ("docs/clusters.md", 'pip install "bilevelbench[dask]"'): "installs; the tests have it",
     ("docs/clusters.md", "dask scheduler                                # prints its address"):
         "needs a cluster; tests/execute/test_dask.py starts one",

@@ -22,6 +22,7 @@ from bilevelbench.cli.report import report
 from bilevelbench.cli.run import run
 from bilevelbench.cli.tune import tune
 from bilevelbench.cli.tutorial import tutorial
+from bilevelbench.cli.verify import reproduce, verify
 from bilevelbench.engine.agents.torchrun import under_torchrun
 from bilevelbench.errors import BilevelbenchError
 from bilevelbench.untrusted import visible
@@ -89,6 +90,13 @@ app.command(epilog="Examples: `bilevelbench check my_method.py`\n\n`bilevelbench
 app.command(epilog="Examples: `bilevelbench new method my_method --file`\n\n`bilevelbench new problem my_problem`")(new)
 
 app.command(epilog="Example: `bilevelbench merge out tuned -o both`")(merge)
+
+app.command(
+    epilog="Examples: `bilevelbench verify theirs --sample 20`\n\n"
+    "`bilevelbench verify theirs --against leaderboard/results/official --seed 7`"
+)(verify)
+
+app.command(epilog="Example: `bilevelbench reproduce 007c29450581af9b results`")(reproduce)
 
 app.command(epilog="Example: `bilevelbench doctor --json`")(doctor)
 

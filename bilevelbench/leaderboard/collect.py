@@ -2,20 +2,25 @@
 
 A folder may hold results (packs or published tables), `rates.json` (measured exponents; its trials are those of the
 measurement and stay off the boards), `tuning.json` (trials of a search stay off too), experiments
-(whose trials, with settings of their own, stay off the board out of the box) and `facts.json` (equations, claims and
-constants, as the plugins declare them).
+(whose trials, with settings of their own, stay off the board out of the box), `facts.json` (equations, claims and
+constants, as the plugins declare them) and `verify.json` (which trials were run again).
+
+Where the first folder lies in one that is called `official`, the folders outside of that were sent in. What they say beside
+their trials is not read, their trials stand under names that nobody else has, and what is wrong with one of
+them is a note on the page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from bilevelbench.errors import StoreError
+from bilevelbench.errors import BilevelbenchError, StoreError
+from bilevelbench.leaderboard.names import Names
 from bilevelbench.report.analysis.rates import RateTable, in_order, read_rates
 from bilevelbench.report.analysis.tuning import TUNING, tuned_trials
 from bilevelbench.report.analysis.verdicts import ExperimentOutcome, find_outcomes
@@ -24,9 +29,13 @@ from bilevelbench.results.compare import Witness, witnesses
 from bilevelbench.results.merge import refuse_disagreement
 from bilevelbench.results.schema import CURVE, RUNS, Results, curve_frame, runs_frame
 from bilevelbench.results.tables import load_results
+from bilevelbench.results.verified import TrialVerdict, read_verified
 from bilevelbench.untrusted import Refused, parameters, read_json
 
 MODES = {"default": "out of the box", "tuned": "tuned"}
+
+#: The folder whose folders are trusted.
+OFFICIAL = "official"
 
 _METHOD_FACTS: dict[str, Any] = {
     "family": "", "oracle": "", "text": "", "parameters": [], "claims": [], "step_calls": "",
@@ -41,41 +50,116 @@ _CLAIM: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """Results by mode, rate tables, facts, experiments, and a sentence for whatever could not be used."""
+    """Results by mode, rate tables, facts, experiments, and a sentence for whatever could not be used.
+
+    `verdicts` and `places` are those of trials, by id: whether one was verified, and the folder that it is in. `foreign` are
+    the methods that facts and rates are not about, although they may have a name that is described there.
+    """
 
     results: dict[str, Results]
     rates: list[RateTable] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     experiments: list[ExperimentOutcome] = field(default_factory=list)
+    verdicts: dict[str, TrialVerdict] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    foreign: frozenset[str] = frozenset()
 
 
 def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
     """The results of `folders`, as tuned where their trials say so and else out of the box; those of `tuned` as tuned."""
-    facts: dict[str, Any] = {}
-    rates: list[RateTable] = []
-    found: dict[str, list[tuple[Path, Results]]] = {mode: [] for mode in MODES}
-    experiments: list[ExperimentOutcome] = []
-    notes: list[str] = []
-    for mode, paths in (("default", folders), ("tuned", tuned)):
-        for path in dict.fromkeys(paths):
-            if (path / "facts.json").is_file():
-                facts = _merged(facts, read_facts(path / "facts.json"))
-            if (path / "rates.json").is_file():
-                rates.append(read_rates(path / "rates.json"))
-            elif not (path / "facts.json").is_file() or _holds_results(path):
-                stored = load_results(path)
-                refuse_disagreement(witnesses(path, stored))
-                outcomes, unusable = find_outcomes(path, stored)
-                experiments += outcomes
-                notes += [*stored.warnings, *unusable]
-                board = _without(stored, outcomes) if mode == "default" else stored
-                chosen = set(board.runs["trial_id"]) if mode == "tuned" else tuned_trials(board)
-                found["tuned"].append((path, board.only(chosen)))
-                if not (path / TUNING).is_file():
-                    found["default"].append((path, board.without(chosen)))
-    results = {mode: combine(parts) for mode, parts in found.items()}
-    return Material(results, in_order(rates), facts, notes, experiments)
+    named = [(mode, path) for mode, paths in (("default", folders), ("tuned", tuned)) for path in dict.fromkeys(paths)]
+    sent = sent_in([path for _, path in named])
+    collection = _Collection()
+    for mode, path in sorted(named, key=lambda one: one[1] in sent):  # names belong to the official folders first
+        if path not in sent:
+            collection.add_official(mode, path)
+            continue
+        try:
+            collection.add_sent(mode, path)
+        except BilevelbenchError as error:
+            collection.notes.append(f"the folder {_shown(path)} was sent in and cannot be shown: {error}")
+    return collection.material()
+
+
+class _Collection:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Any] = {}
+        self.rates: list[RateTable] = []
+        self.found: dict[str, list[tuple[Path, Results]]] = {mode: [] for mode in MODES}
+        self.experiments: list[ExperimentOutcome] = []
+        self.notes: list[str] = []
+        self.verdicts: dict[str, TrialVerdict] = {}
+        self.places: dict[str, str] = {}
+        self.names = Names()
+        self.accepted: list[Witness] = []
+
+    def add_official(self, mode: str, path: Path) -> None:
+        if (path / "facts.json").is_file():
+            self.facts = _merged(self.facts, read_facts(path / "facts.json"))
+        if (path / "rates.json").is_file():
+            self.rates.append(read_rates(path / "rates.json"))
+        elif not (path / "facts.json").is_file() or _holds_results(path):
+            stored = load_results(path)
+            own = witnesses(path, stored)
+            refuse_disagreement(own)
+            self.accepted += own
+            outcomes, unusable = find_outcomes(path, stored)
+            self.experiments += outcomes
+            self.notes += unusable
+            self._take(mode, path, replace(stored, runs=self.names.official(stored.runs)), outcomes)
+
+    def add_sent(self, mode: str, path: Path) -> None:
+        stored = load_results(path)
+        own = witnesses(path, _checked(path, stored))
+        refuse_disagreement(own)
+        for one in own:
+            for known in self.accepted:
+                refuse_disagreement([known, one])
+        self.accepted += own
+        outcomes, _ = find_outcomes(path, stored)  # trials of an experiment are on no board, whoever ran them
+        for name in ("facts.json", "rates.json"):
+            if (path / name).exists():
+                self.notes.append(f"{_shown(path)}/{name} is not read: that is the official folder's to say")
+        fresh = stored.without(self.places)  # a trial that another folder holds is confirmed, by the records alone
+        self._take(mode, path, replace(fresh, runs=self.names.sent(_shown(path), fresh.runs)), outcomes)
+
+    def _take(self, mode: str, path: Path, stored: Results, outcomes: Sequence[ExperimentOutcome]) -> None:
+        verdicts, note = read_verified(path)
+        self.notes += [*stored.warnings, *([note] if note else [])]
+        for trial in stored.runs["trial_id"]:
+            if trial not in self.places:  # the first folder that holds a trial is the one that is shown
+                self.places[trial] = _shown(path)
+                if trial in verdicts:
+                    self.verdicts[trial] = verdicts[trial]
+        board = _without(stored, outcomes) if mode == "default" else stored
+        chosen = set(board.runs["trial_id"]) if mode == "tuned" else tuned_trials(board)
+        self.found["tuned"].append((path, board.only(chosen)))
+        if not (path / TUNING).is_file():
+            self.found["default"].append((path, board.without(chosen)))
+
+    def material(self) -> Material:
+        results = {mode: combine(parts) for mode, parts in self.found.items()}
+        return Material(
+            results, in_order(self.rates), self.facts, self.notes, self.experiments, self.verdicts, self.places,
+            frozenset(self.names.foreign),
+        )  # fmt: skip
+
+
+def sent_in(folders: Sequence[Path]) -> set[Path]:
+    """The folders that lie outside of the folder `official` in which the first one lies; none if it lies in no such one."""
+    first = folders[0].absolute()
+    roots = [parent for parent in (first, *first.parents) if parent.name == OFFICIAL]
+    if not roots:
+        return set()
+    return {path for path in folders if roots[0] not in (path.absolute(), *path.absolute().parents)}
+
+
+def _shown(path: Path) -> str:
+    """A folder as a page names it: as it was typed, and without the place of somebody's home."""
+    return path.name if path.is_absolute() else path.as_posix()
 
 
 def combine(found: Sequence[tuple[Path, Results]]) -> Results:
@@ -88,17 +172,16 @@ def combine(found: Sequence[tuple[Path, Results]]) -> Results:
     if not filled:
         return Results(runs_frame([]), curve_frame([]), [], warnings)
     seen: set[str] = set()
-    runs, curves, records = [], [], []
+    runs, curves = [], []
     for one in filled:
         fresh = one.without(seen)
         runs.append(fresh.runs)
         curves.append(fresh.curve)
-        records += one.records
         seen |= set(one.runs["trial_id"])
     return Results(
         pd.concat(runs, ignore_index=True),
         pd.concat([c for c in curves if not c.empty] or curves[:1], ignore_index=True),
-        records,
+        [record for source in sources for record in source.results.records],
         warnings,
     )
 
@@ -124,10 +207,10 @@ def problem_facts(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**_PROBLEM_FACTS, **facts.get("problems", {}).get(name, {})}
 
 
-def provenance(results: Results) -> dict[str, list[dict[str, Any]]]:
+def provenance(*results: Results) -> dict[str, list[dict[str, Any]]]:
     """Date, commits and environment of each trial, by id, once for each that ran it; published tables tell none."""
     out: dict[str, list[dict[str, Any]]] = {}
-    for record in results.records:
+    for record in (record for one in results for record in one.records):
         environment = record.get("environment") or {}
         packages = environment.get("packages") or {}
         fact = {

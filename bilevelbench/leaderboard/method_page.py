@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bilevelbench.leaderboard.collect import MODES, method_facts, readable_parameters
+from bilevelbench.leaderboard.collect import MODES, readable_parameters
 from bilevelbench.leaderboard.fragments import rate_plot, rate_row
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
@@ -15,7 +15,7 @@ from bilevelbench.report.text import printable
 def method_page(site: Site, method: str) -> dict[str, Any]:
     runs = site.runs[site.runs["method"] == method]
     kind = site.kinds[method]
-    fact = method_facts(site.material.facts, kind["algorithm"])
+    fact = site.fact(method, kind["algorithm"])
     results, params = [], []
     for (mode, setting), table in site.tables.items():
         board = f"{SETTINGS[setting].name}, {MODES[mode]}"
@@ -23,9 +23,10 @@ def method_page(site: Site, method: str) -> dict[str, Any]:
             chosen = (runs["mode"] == mode) & (runs["setting"] == setting) & (runs["title"] == row["problem"])
             mine = runs[chosen]
             steps = mine["steps"].where(mine["steps"] > 0)
+            again: dict[Any, Any] = {**site.again(list(mine["trial_id"])), "mode": board}
             results.append(
                 {
-                    **row, "mode": board,
+                    **row, **again,
                     "costs": [
                         {
                             "value": row[f"cost_to_{eps:g}"],
@@ -44,7 +45,7 @@ def method_page(site: Site, method: str) -> dict[str, Any]:
         {**rate_row(row), "title": table.title, "plot": rate_plot(row)}
         for table in site.material.rates
         for row in table.rows
-        if row["method"] == kind["algorithm"]
+        if row["method"] == kind["algorithm"] and method not in site.material.foreign
     ]
     standing = [
         {"mode": MODES[b.mode], "setting": SETTINGS[b.setting].name, "of": len(b.rows), **row}

@@ -8,7 +8,7 @@ from jinja2 import Environment, StrictUndefined
 
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.boards import Board
-from bilevelbench.leaderboard.collect import MODES, Material, method_facts
+from bilevelbench.leaderboard.collect import MODES, Material
 from bilevelbench.leaderboard.data_files import download_list, downloads, figures, picture, scripts
 from bilevelbench.leaderboard.fragments import bands, exact_text, number_text, polyline, rate_table, times
 from bilevelbench.leaderboard.method_page import method_page
@@ -116,6 +116,7 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
                 "spark": polyline(spark, min(lowest, -0.5)) if spark else "",
                 "fell": spark[-1] if spark else None,
                 "date": dates[-1] if dates else "",
+                "verified": site.again(list(trial_ids))["mark"],
             }
         )
     return {
@@ -131,7 +132,7 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
 def _board_text(site: Site, one: Board, part: Results) -> str:
     """What the setting is, the budget, and who stands there and why."""
     claims = {
-        str(row["method"]): method_facts(site.material.facts, str(row["algorithm"]))["claims"]
+        str(row["method"]): site.fact(str(row["method"]), str(row["algorithm"]))["claims"]
         for row in one.rows.sort_values("method").to_dict("records")
     }
     said = (

@@ -21,7 +21,10 @@ def problem_page(site: Site, title: str) -> dict[str, Any]:
             continue
         people = readable(exact).drop(columns="problem")
         rows = [
-            [(c, v, exact_cell(exact.iloc[i], c)) for c, v in zip(people.columns, row, strict=True)]
+            {
+                "cells": [(c, v, exact_cell(exact.iloc[i], c)) for c, v in zip(people.columns, row, strict=True)],
+                **site.again(site.trials(mode, setting, title, str(exact["method"].iloc[i]))),
+            }
             for i, row in enumerate(people.itertuples(index=False))
         ]
         several = f"{SETTINGS[setting].name}, " if len(site.settings[title]) > 1 else ""

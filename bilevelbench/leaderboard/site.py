@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,9 @@ from bilevelbench.leaderboard.settings import SETTINGS, of_setting, settings_of_
 from bilevelbench.model.family import family_of
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.summary import summary, titled
+from bilevelbench.report.text import printable
 from bilevelbench.results.schema import Results, runs_frame
+from bilevelbench.results.verified import mark
 from bilevelbench.untrusted import slug
 
 
@@ -33,7 +36,7 @@ class Site:
             or [titled(runs_frame([])).assign(mode="", setting="")],
             ignore_index=True,
         )
-        self.origin = {k: v for r in results.values() for k, v in provenance(r).items()}
+        self.origin = provenance(*results.values())
         self.titles = list(dict.fromkeys(sorted(self.runs["title"])))
         self.methods = sorted(set(self.runs["method"]))
         self.problem_file = {title: f"problem/{slug(title)}.html" for title in self.titles}
@@ -57,7 +60,7 @@ class Site:
         out = {}
         for method, group in self.runs.groupby("method"):
             algorithm = str(group["algorithm"].iloc[0])
-            fact = method_facts(self.material.facts, algorithm)
+            fact = self.fact(str(method), algorithm)
             seen = "HVP" if (group["second_order"] > 0).any() else "gradient"
             oracle = fact["oracle"]
             family = str(fact["family"])
@@ -69,6 +72,22 @@ class Site:
                 "family_name": family or "not declared",
             }
         return out
+
+    def fact(self, method: str, algorithm: str) -> dict[str, Any]:
+        """What the plugin says of a method; blanks for a stranger that has the name of one that is described."""
+        return method_facts({} if method in self.material.foreign else self.material.facts, algorithm)
+
+    def trials(self, mode: str, setting: str, title: str, method: str) -> list[str]:
+        """The trials behind a row of a table, by id."""
+        runs = self.runs
+        row = (runs["mode"] == mode) & (runs["setting"] == setting) & (runs["title"] == title)
+        return list(runs.loc[row & (runs["method"] == method), "trial_id"])
+
+    def again(self, trials: Sequence[str]) -> dict[str, str]:
+        """Whether these trials were verified, and the command that runs the first of them again."""
+        place = self.material.places.get(trials[0], "")
+        command = shlex.join(["bilevelbench", "reproduce", trials[0], *([place] if place else [])])
+        return {"mark": mark(trials, self.material.verdicts), "command": printable(command)}
 
     def _looks(self) -> dict[str, dict[str, Any]]:
         """Colour by family; dash and marker tell the methods of a family apart."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -22,6 +21,7 @@ from pydantic import (
 )
 
 from bilevelbench.errors import InvalidInput, faults, suggestion
+from bilevelbench.model.trial_id import trial_id
 
 #: The distribution whose plugins come with the core.
 BUILT_IN = "bilevelbench"
@@ -177,10 +177,4 @@ class Trial(Frozen):
 
     @cached_property
     def id(self) -> str:
-        without: Any = {"label": True, "algorithm": {"file"}, "problem": {"file"}}
-        text = json.dumps(
-            self.model_dump(mode="json", exclude=without if self.tuned else {**without, "tuned": True}),
-            sort_keys=True,
-            separators=(",", ":"),
-        )
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return trial_id(self.model_dump(mode="json"))

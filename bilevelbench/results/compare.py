@@ -3,18 +3,20 @@
     |a - b| <= relative * max(|a|, |b|) + floor * scale          scale: the largest value that the trial has shown so far
 
 The first part forgives rounding that many steps have carried along; the second what is rounding alone, as |grad phi| near
-a solution. Where a number decides the end of a trial (target, divergence, the method's own rule), the last digits may move
+a solution. Where a trial is run again to verify it, both are small at its start and grow with its steps.
+
+Where a number decides the end of a trial (target, divergence, the method's own rule), the last digits may move
 the end by an evaluation: the evaluations that both made must agree. docs/decisions/006-machines.md has the measurements.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,8 +28,24 @@ from bilevelbench.results.schema import COUNT, CURVE, REAL, RUNS, VOLATILE, Resu
 from bilevelbench.results.status import Status
 from bilevelbench.untrusted import parameters
 
-#: (relative, floor) by dtype.
-TOLERANCES = {"float64": (1e-6, 1e-11), "float32": (1e-4, 1e-5)}
+
+class Tolerance(NamedTuple):
+    """What is forgiven at the start; `growth` times as much more with each step, and at most `most` times as much."""
+
+    relative: float
+    floor: float
+    growth: float = 0.0
+    most: float = 1.0
+
+
+#: Between machines that have published a trial, by dtype.
+TOLERANCES = {"float64": Tolerance(1e-6, 1e-11), "float32": Tolerance(1e-4, 1e-5)}
+
+#: Between a stored trial and the same one run again: docs/decisions/018-verification.md.
+GROWING = {"float64": Tolerance(1e-9, 1e-12, 1.0, 1e6), "float32": Tolerance(1e-4, 1e-5, 1.0, 1e2)}
+
+#: The same bits.
+EXACT = {"float64": Tolerance(0.0, 0.0)}
 
 #: Endings that a number decides, and all that can stand against one of them.
 _BY_NUMBER = (Status.TARGET, Status.STOPPED, Status.DIVERGED)
@@ -85,7 +103,7 @@ def disagreements(found: Sequence[Witness]) -> Iterator[str]:
             )
 
 
-def first_difference(a: Tables, b: Tables) -> tuple[str, str] | None:
+def first_difference(a: Tables, b: Tables, tolerances: Mapping[str, Tolerance] = TOLERANCES) -> tuple[str, str] | None:
     """(trial id, column with both values) of the first column in which the trials that both hold differ."""
     common = pd.Index(a[0]["trial_id"]).intersection(pd.Index(b[0]["trial_id"]))
     if common.empty:
@@ -94,7 +112,8 @@ def first_difference(a: Tables, b: Tables) -> tuple[str, str] | None:
     if len(runs_a) != len(runs_b):
         repeated = pd.concat([runs_a, runs_b])["trial_id"].value_counts().idxmax()
         return str(repeated), "`runs` itself (one has more rows)"
-    pairs = _Pairs(runs_a, runs_b, *(_last_steps(*side) for side in ((runs_a, curve_a), (runs_b, curve_b))))
+    found = [tolerances.get(str(dtype), tolerances["float64"]) for dtype in runs_a["dtype"]]
+    pairs = _Pairs(runs_a, runs_b, _last_steps(runs_a, curve_a), _last_steps(runs_b, curve_b), found)
     rows = _Rows(pairs, curve_a, curve_b)
     return pairs.difference(rows) or rows.difference()
 
@@ -112,8 +131,15 @@ def _last_steps(runs: pd.DataFrame, curve: pd.DataFrame) -> NDArray[Any]:
 class _Pairs:
     """The rows of `runs` of two sides, trial by trial, and what their ends allow to differ."""
 
-    def __init__(self, a: pd.DataFrame, b: pd.DataFrame, ends_a: NDArray[Any], ends_b: NDArray[Any]) -> None:
-        self.a, self.b = a, b
+    def __init__(
+        self,
+        a: pd.DataFrame,
+        b: pd.DataFrame,
+        ends_a: NDArray[Any],
+        ends_b: NDArray[Any],
+        tolerances: Sequence[Tolerance],
+    ) -> None:
+        self.a, self.b, self.tolerances = a, b, tolerances
 
         def either(*statuses: str) -> Mask:
             return np.asarray(a["status"].isin(statuses) | b["status"].isin(statuses), dtype=bool)
@@ -123,8 +149,13 @@ class _Pairs:
         self.by_number = regular & either(*_BY_NUMBER) & ~self.by_clock
         self.lost = either(Status.DIVERGED)
         self.elsewhere: Mask = (self.by_clock | self.by_number) & (ends_a != ends_b)
-        found = [TOLERANCES.get(str(dtype), TOLERANCES["float64"]) for dtype in a["dtype"]]
-        self.relative, self.floor = (np.array(column) for column in zip(*found, strict=True))
+        self.relative, self.floor = self.forgiven(np.arange(len(a)), a["steps"].to_numpy())
+
+    def forgiven(self, where: NDArray[np.int64], steps: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """(relative, floor) of the trials at these places after so many steps."""
+        relative, floor, growth, most = np.array(self.tolerances, dtype=float).T[:, where]
+        factor = np.minimum(1.0 + growth * steps, most)
+        return relative * factor, floor * factor
 
     def difference(self, rows: _Rows) -> tuple[str, str] | None:
         for name, type_ in RUNS.items():
@@ -152,7 +183,7 @@ class _Pairs:
         differs = np.flatnonzero((self.a["algorithm_params"] != self.b["algorithm_params"]).to_numpy())
         for i in differs:
             texts = [str(side["algorithm_params"].iloc[i]) for side in (self.a, self.b)]
-            clash = _clash(_parsed(texts[0]), _parsed(texts[1]), float(self.relative[i]))
+            clash = _clash(_parsed(texts[0]), _parsed(texts[1]), self.tolerances[int(i)].relative)
             if clash is not None:
                 return str(self.a["trial_id"].iloc[i]), f"algorithm_params` ({clash})"
         return None
@@ -188,6 +219,7 @@ class _Rows:
         last = self.a["_n"].to_numpy() + 1 == self.lengths.min(axis=0)[self.where]
         free = pairs.elsewhere[self.where] & last & (self.a["step"] != self.b["step"]).to_numpy()
         extras = sorted({*self.a.columns, *self.b.columns} - CURVE.keys() - {"_n"})
+        relative, floor = pairs.forgiven(self.where, self.a["step"].to_numpy())
         for name in (*CURVE, *extras):
             if name in VOLATILE or name == "trial_id":
                 continue
@@ -195,7 +227,6 @@ class _Rows:
             if CURVE.get(name) == COUNT or name in _COUNTED:
                 near = (x == y) | (np.isnan(x) & np.isnan(y))
             else:
-                relative, floor = pairs.relative[self.where], pairs.floor[self.where]
                 scale = self._so_far(_SCALES.get(name, name))
                 near = _near(x, y, relative, floor * scale, pairs.lost[self.where])
             if (~near & ~free).any():

@@ -148,7 +148,7 @@ def _joint_record(packs: Sequence[StoredPack]) -> dict[str, Any]:
     return {
         **{name: records[0].get(name) for name in ("environment", "merged_from")},
         "created": max(record.get("created", "") for record in records),
-        "trials": [trial for record in records for trial in record.get("trials", [])],
+        "trials": list({trial["id"]: trial for record in records for trial in record.get("trials") or []}.values()),
         **{
             name: {k: v for r in records for k, v in (r.get(name) or {}).items()}
             for name in ("commits", "families", "pictures")

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.results.parquet import read_parquet
 from bilevelbench.results.possible import impossible
+from bilevelbench.results.record import record_fault, row_fault
 from bilevelbench.results.schema import REAL, check_version, curve_schema, runs_schema
 from bilevelbench.untrusted import MOST_BYTES, MOST_JSON, Refused, parsed_json, read_bytes
 
@@ -31,13 +32,6 @@ TABLES = ("runs.parquet", "curve.parquet")
 _PACK_NAME = re.compile(r"[0-9a-f]{16}")
 _CHECKSUM = b',\n"checksum": '  # starts the last line of pack.json; what precedes it is what is summed
 
-#: What readers take for granted in pack.json, where it is there.
-_SHAPE: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(["created", "machine", "merged_from"], (str,)),
-    **dict.fromkeys(["environment", "commits", "families", "files", "pictures"], (dict,)),
-    **dict.fromkeys(["trial_ids", "trials"], (list,)),
-    **dict.fromkeys(["step_seconds", "total_seconds"], (int, float)),
-}
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,7 @@ def read_record(path: Path) -> dict[str, Any]:
         raise CorruptPack(f"{error}; until then the pack is ignored, and the same command runs its trials") from None
     if checksum != f'"{sha256(body)}"}}\n'.encode():
         raise _corrupt(path, "pack.json", "does not match its checksum")
-    wrong = _fault(record)
+    wrong = record_fault(record)
     if wrong:
         raise _corrupt(path, "pack.json", wrong)
     if pack_id(record) != path.name:
@@ -110,33 +104,6 @@ def read_record(path: Path) -> dict[str, Any]:
         if size != expected:
             raise _corrupt(path, file, f"has {size} bytes where {expected} were written")
     return record
-
-
-def _fault(record: Mapping[str, Any]) -> str | None:
-    """What pack.json lacks, or has in a form that no reader expects."""
-    for name, types in _SHAPE.items():
-        value = record.get(name)
-        if value is not None and (not isinstance(value, types) or isinstance(value, bool)):
-            return f"has a {name!r} that is {type(value).__name__}, not {types[-1].__name__}"
-    ids = record.get("trial_ids")
-    if not ids or not all(isinstance(trial_id, str) for trial_id in ids) or len(set(ids)) < len(ids):
-        return "does not list its trials, each once"
-    for file in TABLES:
-        entry = (record.get("files") or {}).get(file)
-        if (
-            not isinstance(entry, dict)
-            or type(entry.get("bytes")) is not int
-            or not isinstance(entry.get("sha256"), str)
-        ):
-            return f"does not say what {file} should be"
-    if not isinstance((record.get("environment") or {}).get("packages") or {}, dict):
-        return "has packages that are not a table of versions"
-    for trial in record.get("trials") or []:
-        if not isinstance(trial, dict) or not isinstance(trial.get("id"), str):
-            return "has a trial without id"
-        if not isinstance(trial.get("schedule") or {}, dict):
-            return f"has a trial {trial['id']!r} without a schedule that can be read"
-    return None
 
 
 def read_tables(path: Path, record: Mapping[str, Any]) -> list[bytes]:
@@ -170,7 +137,7 @@ def read_pack(path: Path) -> StoredPack:
     strangers = set(curve["trial_id"].unique().to_pylist()) - set(record["trial_ids"])
     if strangers:
         raise _corrupt(path, TABLES[1], f"has trial {min(strangers)!r}, which the pack does not hold")
-    fault = impossible(runs, curve)
+    fault = impossible(runs, curve) or row_fault(record.get("trials") or [], runs)
     if fault:
         raise _corrupt(path, TABLES[0], fault)
     return StoredPack(path, record, runs, curve)

@@ -103,8 +103,19 @@
     if (head && head.querySelector("button")) B.sortTable(table, Number(parts[1]), parts[2] === "d" ? "descending" : "ascending");
   }
 
+  // A button that copies a command, or selects it where there is no clipboard, as in a page that was opened as a file.
+  function copyable(code) {
+    const button = B.element("button", { type: "button", "aria-label": "copy: " + code.textContent }, "copy");
+    code.after(" ", button);
+    button.addEventListener("click", () => {
+      getSelection().selectAllChildren(code);
+      if (navigator.clipboard) navigator.clipboard.writeText(code.textContent).catch(() => {});
+    });
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelectorAll("table.sortable").forEach(sortable);
+    document.querySelectorAll("code.again").forEach(copyable);
     sortFromState();
   });
   window.addEventListener("hashchange", sortFromState);

@@ -1,0 +1,416 @@
+"""Forged submissions: each is named, with a verdict and a sentence; an honest one is reproduced."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from forgeries import Draft, cheaper, drafts, honest_results, put, swap_numbers
+from helpers import cli
+from machines import nudged
+
+from bilevelbench.discovery.registry import registry
+from bilevelbench.errors import StoreError
+from bilevelbench.execute.executor import Execution
+from bilevelbench.results.schema import curve_table, runs_table
+from bilevelbench.results.verified import TrialVerdict, mark, read_verified, write_verified
+from bilevelbench.studies.verification.again import Here
+from bilevelbench.studies.verification.study import verify
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory):
+    return honest_results(tmp_path_factory.mktemp("honest"))
+
+
+def verified(folder, sample=100, files=(), **options):
+    return verify(folder, Here.of(registry(), files), Execution(jobs=0), sample=sample, seed=3, **options)
+
+
+def of(honest, method):
+    return next(draft for draft in drafts(honest) if draft.method == method)
+
+
+# ---- the forgeries: what is done to a pack of f2ba unless another method is named
+
+
+def last(draft):
+    return draft.curve.groupby("trial_id").tail(1).index
+
+
+def negative_cost(draft: Draft, _):
+    draft.runs["cost"] = -100.0
+    draft.curve["cost"] = -100.0
+
+
+def free_progress(draft: Draft, _):
+    draft.curve["cost"] = 0.0
+    draft.curve["grad_phi"] = 1e-300
+    draft.curve.loc[draft.curve["step"] == 0, "grad_phi"] = 1.0
+
+
+def products(draft: Draft, _):
+    draft.runs[["hvp", "second_order"]] = 7
+    draft.runs["cost"] += 7
+
+
+def half_the_calls(draft: Draft, _):
+    cheaper(draft, 2)
+
+
+def curve_at_half_cost(draft: Draft, _):
+    draft.curve["cost"] //= 2
+
+
+def better_end(draft: Draft, _):
+    draft.curve.loc[last(draft), "grad_phi"] /= 10
+    draft.runs[["grad_phi", "last_grad_phi", "best_grad_phi"]] /= 10
+
+
+def better_middle(draft: Draft, _):
+    middle = draft.curve["step"].between(2, 8)
+    draft.curve.loc[middle, "grad_phi"] *= 0.99
+
+
+def better_best(draft: Draft, _):
+    draft.runs["best_grad_phi"] /= 100
+
+
+def better_last(draft: Draft, _):
+    draft.runs["last_phi"] -= 1.0
+
+
+def over_budget(draft: Draft, _):
+    draft.ask_for(budget={"cost": 200.0})
+
+
+def truncated(draft: Draft, _):
+    draft.curve = draft.curve[draft.curve["step"] <= 5].reset_index(drop=True)
+    ends = draft.curve.groupby("trial_id").tail(1).set_index("trial_id")
+    for name in ("first_order", "cost"):
+        draft.runs[name] = draft.runs["trial_id"].map(ends[name])
+    draft.runs["grad_f"], draft.runs["grad_g"] = 0, draft.runs["first_order"]
+    draft.runs["steps"] = draft.runs["trial_id"].map(ends["step"])
+    for name, column in (("last_phi", "phi"), ("last_grad_phi", "grad_phi"), ("best_grad_phi", "grad_phi")):
+        draft.runs[name] = draft.runs["trial_id"].map(ends[column])
+
+
+def false_target(draft: Draft, _):
+    draft.runs["status"] = "target"
+
+
+def hidden_divergence(draft: Draft, _):
+    draft.curve.loc[last(draft), ["phi", "grad_phi"]] = np.inf
+    draft.runs[["phi", "grad_phi", "last_phi", "last_grad_phi"]] = np.inf
+    draft.runs["best_grad_phi"] = draft.runs["trial_id"].map(draft.curve.groupby("trial_id")["grad_phi"].min())
+
+
+def other_seed(draft: Draft, _):
+    """Both seeds show the curve of the luckier one."""
+    first, second = draft.runs["trial_id"]
+    mine = draft.curve[draft.curve["trial_id"] == first]
+    draft.curve = pd.concat([mine, mine.assign(trial_id=second)], ignore_index=True)
+    keep = ["trial_id", "seed"]
+    row = draft.runs.iloc[[0, 0]].reset_index(drop=True)
+    row[keep] = draft.runs[keep].to_numpy()
+    draft.runs = row
+
+
+def better_method(draft: Draft, others):
+    swap_numbers(draft, others["aid"])
+
+
+def better_method_elsewhere(draft: Draft, others):
+    swap_numbers(draft, others["aid"])
+    draft.ask_for(algorithm={"name": "mine"}, plugin="acme", label="mine")
+
+
+def stranger(draft: Draft, _):
+    draft.ask_for(plugin="acme", plugin_version="1.0", label="f2ba")
+    draft.runs["status"] = "diverged"
+
+
+def other_version(draft: Draft, _):
+    draft.ask_for(plugin_version="99.0")
+
+
+def other_row(draft: Draft, _):
+    draft.runs["algorithm"] = "aid"
+
+
+def other_parameters(draft: Draft, _):
+    draft.runs["algorithm_params"] = [
+        json.dumps({**json.loads(text), "K": 1000}) for text in draft.runs["algorithm_params"]
+    ]
+
+
+def asked_and_given(draft: Draft, _):
+    draft.ask_for(algorithm={"name": "f2ba", "params": {"K": 4}})
+
+
+def unknown_parameter(draft: Draft, _):
+    draft.ask_for(algorithm={"name": "f2ba", "params": {"speed": 11}})
+
+
+def foreign_trial(draft: Draft, others):
+    draft.record["trials"] = [*draft.record["trials"], others["aid"].record["trials"][0] | {"tuned": "phi"}]
+
+
+def own_id(draft: Draft, _):
+    draft.record["trials"][0]["schedule"]["second_order"] = True
+
+
+def never_stops(draft: Draft, _):
+    draft.runs["status"] = "stopped"
+
+
+FORGERIES = [
+    (negative_cost, "impossible", "says cost = -100 of trial"),
+    (free_progress, "impossible", "come closer without a single call"),
+    (products, "impossible", "it counts 7 of hvp, none of which f2ba declares, being a first-order method"),
+    (half_the_calls, "impossible", "and f2ba declares steps that make"),
+    (curve_at_half_cost, "impossible", "less than its gradients and products"),
+    (better_end, "differs", "the first column that differs is `runs.grad_phi`"),
+    (better_middle, "differs", "the first column that differs is `curve.grad_phi`"),
+    (better_best, "impossible", "and no evaluation is below"),
+    (better_last, "impossible", "its last_phi is"),
+    (over_budget, "impossible", "and its budget is 200"),
+    (truncated, "impossible", "it ended by its budget of 400 after"),
+    (false_target, "impossible", "it met the target 1e-09, and its last evaluation certifies"),
+    (hidden_divergence, "impossible", "what is not finite has failed"),
+    (better_method, "impossible", "it counts"),
+    (stranger, "not run", "f2ba is of plugin 'acme', and here 'bilevelbench' has that name"),
+    (better_method_elsewhere, "not run", "mine is of plugin 'acme'"),
+    (other_version, "not run", "f2ba is of bilevelbench 99.0, and"),
+    (other_row, "impossible", "says algorithm = 'aid' of trial"),
+    (other_parameters, "impossible", "and f2ba declares steps that make"),
+    (asked_and_given, "impossible", "it was to have K = 4, and says that it had"),
+    (unknown_parameter, "impossible", "its plugin refuses what it asks for: f2ba has no parameter 'speed'"),
+    (foreign_trial, "impossible", "which the pack does not hold"),
+    (own_id, "impossible", "with contents that have another id"),
+    (never_stops, "impossible", "it came to the method's own end, and f2ba has none"),
+]
+
+
+@pytest.mark.parametrize(("forge", "verdict", "words"), FORGERIES, ids=[one[0].__name__ for one in FORGERIES])
+def test_a_forgery_is_named(honest, tmp_path, forge, verdict, words):
+    others = {draft.method: draft for draft in drafts(honest)}
+    forged = of(honest, "f2ba")
+    forge(forged, others)
+    put(tmp_path, forged)
+    found = verified(tmp_path)
+    assert {str(one.verdict) for one in found.judged} == {verdict}
+    assert all(words in one.why for one in found.judged)
+    assert found.failed == (verdict != "not run")
+
+
+def test_the_curve_of_another_seed_differs(honest, tmp_path):
+    forged = of(honest, "soba")
+    other_seed(forged, {})
+    put(tmp_path, forged)
+    seeds = {one.seed: one for one in verified(tmp_path).judged}
+    assert seeds[0].verdict is TrialVerdict.REPRODUCED
+    assert seeds[1].verdict is TrialVerdict.DIFFERS
+    assert "the first column that differs is `" in seeds[1].why
+
+
+def test_an_unknown_status_and_a_missing_name_are_named(honest, tmp_path):
+    for name, column, value in (("status", "status", "victory"), ("name", "algorithm", None)):
+        forged = of(honest, "f2ba")
+        tables = [runs_table(forged.runs), curve_table(forged.curve)]
+        at = tables[0].column_names.index(column)
+        kind = tables[0].schema.field(at).type
+        tables[0] = tables[0].set_column(at, column, pa.array([value] * 2, kind))
+        put(tmp_path / name, forged, tables)
+        (only,) = verified(tmp_path / name).judged
+        assert only.verdict is TrialVerdict.IMPOSSIBLE
+        assert only.trial.startswith("pack ")
+        assert {"status": "the status 'victory'", "name": "has a row without 'algorithm'"}[name] in only.why
+
+
+# ---- against the official folder
+
+
+def test_a_copied_curve_is_named_with_its_owner(honest, tmp_path):
+    others = {draft.method: draft for draft in drafts(honest)}
+    forged = of(honest, "f2ba")
+    better_method_elsewhere(forged, others)
+    put(tmp_path, forged)
+    found = verified(tmp_path, against=honest)
+    assert {one.verdict for one in found.judged} == {TrialVerdict.DIFFERS}
+    for one in found.judged:
+        assert "its curve is that of aid (official trial " in one.why
+        assert "plugin 'acme'" in one.why  # and why nobody could run it
+
+
+def test_an_edited_trial_of_the_official_folder_is_not_even_run(honest, tmp_path):
+    forged = of(honest, "f2ba")
+    better_end(forged, {})
+    put(tmp_path, forged)
+    found = verified(tmp_path, sample=0, against=honest)
+    assert {one.verdict for one in found.judged} == {TrialVerdict.DIFFERS}
+    assert all("the official folder has this trial" in one.why for one in found.judged)
+
+
+def test_a_trial_with_another_budget_has_the_official_curve(honest, tmp_path):
+    forged = of(honest, "f2ba")
+    better_middle(forged, {})
+    forged.ask_for(budget={"cost": 500.0}, targets=[1e-12])
+    put(tmp_path, forged)
+    found = verified(tmp_path, sample=0, against=honest)
+    assert {one.verdict for one in found.judged} <= {TrialVerdict.DIFFERS, TrialVerdict.IMPOSSIBLE}
+    assert found.failed
+
+
+def test_official_results_are_no_copies_of_themselves(honest):
+    assert {one.verdict for one in verified(honest, against=honest).judged} == {TrialVerdict.REPRODUCED}
+
+
+def test_a_folder_of_folders_is_official_too(honest, tmp_path):
+    shutil.copytree(honest, tmp_path / "official" / "exact")
+    assert not verified(honest, sample=0, against=tmp_path / "official").failed
+    with pytest.raises(StoreError, match=r"there are no results in .*nor in the folders in it"):
+        verified(honest, against=tmp_path / "nowhere")
+
+
+# ---- honest results
+
+
+def test_honest_results_are_reproduced_bit_for_bit(honest):
+    found = verified(honest)
+    assert [one.verdict for one in found.judged] == [TrialVerdict.REPRODUCED] * 6
+    assert not found.failed
+    assert "verified 6 of 6 trials" in found.sentence()
+    assert "6 reproduced" in found.sentence()
+
+
+def test_other_last_digits_are_rounding(honest, tmp_path):
+    draft = of(honest, "f2ba")
+    draft.runs, draft.curve = nudged(draft.runs, draft.curve, 1e-11)
+    put(tmp_path, draft)
+    assert {one.verdict for one in verified(tmp_path).judged} == {TrialVerdict.ROUNDING}
+
+
+def test_what_is_forgiven_grows_with_the_steps(honest, tmp_path):
+    """3e-9 is too much after the first step, and rounding after nine."""
+    for name, row, verdict in (("early", 1, TrialVerdict.DIFFERS), ("late", -2, TrialVerdict.ROUNDING)):
+        draft = of(honest, "f2ba")
+        steps = sorted(set(draft.curve["step"]))
+        draft.curve.loc[draft.curve["step"] == steps[row], "phi"] *= 1 + 3e-9
+        assert steps[row] == {"early": 1, "late": 9}[name]
+        put(tmp_path / name, draft)
+        assert {one.verdict for one in verified(tmp_path / name).judged} == {verdict}
+
+
+def test_the_seed_chooses_the_sample(honest):
+    chosen = [{one.trial for one in verified(honest, sample=2).judged} for _ in range(2)]
+    assert chosen[0] == chosen[1]
+    assert len(chosen[0]) == 2
+
+
+def test_a_bare_folder_and_published_tables_are_a_sentence(tmp_path, honest):
+    with pytest.raises(StoreError, match="has no packs, and published tables alone do not say what was asked"):
+        verified(tmp_path)
+
+
+def test_files_that_nobody_reads_are_named(honest, tmp_path):
+    shutil.copytree(honest, tmp_path / "theirs")
+    (tmp_path / "theirs" / "facts.json").write_text('{"methods": {"f2ba": {"text": "bad"}}}')
+    found = verified(tmp_path / "theirs", sample=0)
+    (only,) = found.judged
+    assert (only.trial, only.verdict) == ("facts.json", TrialVerdict.NOT_RUN)
+    assert "comes from the official folder alone" in only.why
+
+
+def test_a_loose_file_runs_only_where_it_is_named(tmp_path, monkeypatch):
+    """A record tells where its file lay on another machine; whatever lies there here is not run."""
+    monkeypatch.chdir(tmp_path)
+    assert cli("new", "method", "my_method", "--file")[0] == 0
+    mine = tmp_path / "my_method.py"
+    code, _, err = cli("run", "-a", mine, "-p", "quadratic[dim_x=2,dim_y=3]", "--steps", 5, "--jobs", 0, "-o", "out")
+    assert code == 0, err
+    named = verified(tmp_path / "out", files=[str(mine)])
+    assert {one.verdict for one in named.judged} == {TrialVerdict.REPRODUCED}
+    mine.write_text("raise SystemExit('somebody ran this')\n" + mine.read_text())
+    (only,) = verified(tmp_path / "out").judged
+    assert only.verdict is TrialVerdict.NOT_RUN
+    assert "my_method.py" in only.why
+    assert "was not named" in only.why
+
+
+# ---- the file and the command
+
+
+def test_the_file_is_about_the_packs_that_were_verified(honest, tmp_path):
+    folder = tmp_path / "theirs"
+    shutil.copytree(honest, folder)
+    found = verified(folder, sample=2)
+    write_verified(folder / "verify.json", found.file())
+    verdicts, note = read_verified(folder)
+    assert note == ""
+    trials = [trial for draft in drafts(folder) for trial in draft.record["trial_ids"]]
+    assert mark(trials, verdicts) == "verified 2 of 6"
+    assert mark([trial for trial in trials if trial not in verdicts], verdicts) == "unverified"
+    shutil.rmtree(next((folder / "packs").iterdir()))
+    verdicts, note = read_verified(folder)
+    assert verdicts == {}
+    assert "is about other packs than those in the folder" in note
+    (folder / "verify.json").write_text('{"seed": -1}')
+    assert "is not a verification" in read_verified(folder)[1]
+
+
+def test_the_mark_says_what_is_wrong():
+    verdicts = {
+        "a": TrialVerdict.REPRODUCED,
+        "b": TrialVerdict.DIFFERS,
+        "c": TrialVerdict.IMPOSSIBLE,
+        "d": TrialVerdict.NOT_RUN,
+    }
+    assert mark(list("abcde"), verdicts) == "1 of 5 differs, 1 of 5 is impossible, verified 1 of 5"
+    assert mark(["d", "e"], verdicts) == "unverified"
+
+
+def test_the_command_prints_a_table_and_ends_with_1_if_something_is_wrong(honest, tmp_path):
+    folder = tmp_path / "theirs"
+    shutil.copytree(honest, folder)
+    options = "--sample", 1, "--jobs", 0, "--table", tmp_path / "table.md"
+    code, out, err = cli("verify", folder, *options)
+    assert code == 0, err
+    assert "seed of the sample: " in out
+    assert "reproduced" in out
+    assert "verified 1 of 6 trials" in out
+    assert read_verified(folder)[1] == ""
+    forged = of(honest, "f2ba")
+    products(forged, {})
+    shutil.rmtree(folder)
+    put(folder, forged)
+    code, out, err = cli("verify", folder, *options)
+    assert code == 1, err
+    assert "impossible" in out
+    text = (tmp_path / "table.md").read_text()
+    assert "| impossible | it counts 7 of hvp, none of which f2ba declares" in text
+    assert str(tmp_path) not in text
+
+
+def test_reproduce_shows_one_trial_beside_itself(honest, tmp_path):
+    draft = of(honest, "f2ba")
+    trial = draft.record["trial_ids"][0]
+    code, out, err = cli("reproduce", trial[:8], honest)
+    assert code == 0, err
+    assert f"command: bilevelbench reproduce {trial} " in out
+    assert "in Python: bilevelbench.run('f2ba', 'quadratic[dim_x=2,dim_y=3]', seeds=[" in out
+    assert "parameters: {" in out
+    assert "reproduced: run again, every count and every number is the same to the last bit" in out
+    better_end(draft, {})
+    put(tmp_path, draft)
+    code, out, err = cli("reproduce", trial, tmp_path)
+    assert code == 1, err
+    assert "differs: stored against here, the first column that differs is `runs.grad_phi`" in out
+    assert "9.0e-01" in out
+    code, _, err = cli("reproduce", "ffff", tmp_path)
+    assert code == 2
+    assert "there is no trial 'ffff'" in err
