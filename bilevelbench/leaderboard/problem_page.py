@@ -8,7 +8,7 @@ from bilevelbench.leaderboard.collect import MODES, problem_facts
 from bilevelbench.leaderboard.fragments import slug
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
-from bilevelbench.report.analysis.summary import exact_cell, readable
+from bilevelbench.report.analysis.summary import exact_rows, readable
 
 
 def problem_page(site: Site, title: str) -> dict[str, Any]:
@@ -20,21 +20,17 @@ def problem_page(site: Site, title: str) -> dict[str, Any]:
         if exact.empty:
             continue
         people = readable(exact).drop(columns="problem")
-        rows = [
-            [(c, v, exact_cell(exact.iloc[i], c)) for c, v in zip(people.columns, row, strict=True)]
-            for i, row in enumerate(people.itertuples(index=False))
-        ]
         several = f"{SETTINGS[setting].name}, " if len(site.settings[title]) > 1 else ""
         measure = {"|grad phi|": "eps of both conditions"} if setting == "second-order" else {}
         columns = [(c, measure.get(c, c)) for c in people.columns]
         uncertified = people.isin(["not certified"]).to_numpy().any()
-        tables.append({"name": several + MODES[mode], "setting": setting, "columns": columns, "rows": rows,
+        tables.append({"name": several + MODES[mode], "setting": setting, "columns": columns, "rows": exact_rows(exact, people),
                        "uncertified": uncertified})  # fmt: skip
     ranked = _ranked(site, title)
     return {
         "title": title, "name": name, "fact": fact, "setting": site.kind_of(title), "tables": tables,
         "script": f"data/problem-{slug(title)}.js", "csv": f"csv/curve-{slug(title)}.csv", "chosen": ranked[:6],
-        "failures": site.failures_of(site.runs[site.runs["title"] == title]),
+        "failures": [row for row in site.failures if row["title"] == title],
         "hvp": site.material.facts.get("hvp_ratio", {}).get(name),
     }  # fmt: skip
 
