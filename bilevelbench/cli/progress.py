@@ -141,7 +141,10 @@ def print_failures(console: Console, results: Results) -> None:
 
 
 def print_table(console: Console, results: Results) -> None:
-    """One table per problem, best method first, of which the page has the whole. Numbers are never broken; a method's name only at its commas."""
+    """One table per problem, best method first; the page has all rows.
+
+    Numbers are never broken; a method's name only at its commas.
+    """
     people = readable(summary(results))
     columns = [c for c in people.columns if c != "problem" and (c != "trials" or console.width >= 100)]
     for problem, rows in people.groupby("problem", sort=False):
