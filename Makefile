@@ -65,7 +65,7 @@ lock:
 
 bench: $(VENV)/.test
 	$(BIN)/python -m pytest benchmarks --benchmark-disable-gc -q
-	@cat benchmarks/summary.json
+	$(BIN)/python benchmarks/regressions.py
 
 leaderboard: install
 	for setting in $(SETTINGS); do \

@@ -26,8 +26,8 @@ from bilevelbench.results.reached import is_mapping
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import Store
 
-#: How many methods of the ranking and kinds of failures are shown at the end; the page has them all.
-_FIRST, _FAILURES = 5, 20
+#: How many methods of the ranking, kinds of failures and methods on a problem are shown; the page has them all.
+_FIRST, _FAILURES, _ROWS = 5, 20, 100
 
 
 def run_with_progress(
@@ -141,7 +141,10 @@ def print_failures(console: Console, results: Results) -> None:
 
 
 def print_table(console: Console, results: Results) -> None:
-    """One table per problem, best method first. Numbers are never broken; a method's name only at its commas."""
+    """One table per problem, best method first; the page has all rows.
+
+    Numbers are never broken; a method's name only at its commas.
+    """
     people = readable(summary(results))
     columns = [c for c in people.columns if c != "problem" and (c != "trials" or console.width >= 100)]
     for problem, rows in people.groupby("problem", sort=False):
@@ -155,10 +158,16 @@ def print_table(console: Console, results: Results) -> None:
                 Text(_header(column)), justify="left" if words else "right", no_wrap=column != "ended", vertical="top",
                 overflow="fold",
             )  # fmt: skip
-        for row in rows[columns].itertuples(index=False):
+        for row in rows[columns].head(_ROWS).itertuples(index=False):
             method, *others = map(str, row)
             table.add_row(Text(_at_commas(method, room)), *(Text(value) for value in others))
         console.print(table)
+        if len(rows) > _ROWS:
+            more = len(rows) - _ROWS
+            say(
+                console,
+                f"{_count(more, 'more method')} on {problem}: {'it is' if more == 1 else 'they are'} on the page",
+            )
         console.print()
     if mapped := int(is_mapping(results.runs).sum()):
         say(console, MAPPED.format(f"In {mapped} of {len(results.runs)} trials"))

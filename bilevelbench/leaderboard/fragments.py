@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,14 @@ def median_hvp_ratio(facts: Mapping[str, Any]) -> float | None:
     """The median over problems of the measured time of an HVP over that of a gradient, kept to the slider's range."""
     values = [float(v) for v in facts.get("hvp_ratio", {}).values() if isinstance(v, int | float) and v > 0]
     return round(min(max(statistics.median(values), 0.5), 10.0), 2) if values else None
+
+
+def grouped(rows: Iterable[Mapping[Any, Any]], column: str) -> dict[str, list[dict[str, Any]]]:
+    """Rows by what they have in a column, in their order."""
+    out: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        out.setdefault(str(row[column]), []).append(dict(row))
+    return out
 
 
 def bands(groups: Sequence[int]) -> list[int]:

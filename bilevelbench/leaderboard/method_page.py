@@ -2,59 +2,71 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from bilevelbench.leaderboard.collect import MODES, readable_parameters
-from bilevelbench.leaderboard.fragments import rate_plot, rate_row
+from bilevelbench.leaderboard.fragments import grouped, rate_plot, rate_row
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.summary import ACCURACIES, cost_text
 from bilevelbench.report.text import printable
 
+#: What tells apart the rows of a method's page.
+_ROW = ["method", "mode", "setting", "title"]
 
-def method_page(site: Site, method: str) -> dict[str, Any]:
-    runs = site.runs[site.runs["method"] == method]
-    kind = site.kinds[method]
-    fact = site.fact(method, kind["algorithm"])
-    results, params = [], []
-    for (mode, setting), table in site.tables.items():
-        board = f"{SETTINGS[setting].name}, {MODES[mode]}"
-        for row in table[table["method"] == method].to_dict("records"):
-            chosen = (runs["mode"] == mode) & (runs["setting"] == setting) & (runs["title"] == row["problem"])
-            mine = runs[chosen]
-            steps = mine["steps"].where(mine["steps"] > 0)
-            again: dict[Any, Any] = {**site.again(list(mine["trial_id"])), "mode": board}
-            results.append(
-                {
-                    **row, **again,
-                    "costs": [
-                        {
-                            "value": row[f"cost_to_{eps:g}"],
-                            "text": cost_text(row, f"{eps:g}"),
-                        }
-                        for eps in ACCURACIES
-                    ],
-                    "per_step": [float((mine[c] / steps).median()) for c in ("first_order", "second_order")],
-                }
-            )  # fmt: skip
-            for text in dict.fromkeys(mine["algorithm_params"]):
-                params.append(
+
+class MethodPages:
+    """The pages of all methods. Rows are sorted by method once: a grid has a method for each of a thousand settings."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        runs = site.runs
+        steps = runs["steps"].where(runs["steps"] > 0)
+        spent = runs[_ROW].assign(first=runs["first_order"] / steps, second=runs["second_order"] / steps)
+        medians = spent.groupby(_ROW)[["first", "second"]].median()
+        self._per_step = dict(zip(medians.index, medians.to_numpy(dtype=float).tolist(), strict=True))
+        self._params: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
+        self._plugins: dict[str, set[str]] = defaultdict(set)
+        columns = [*_ROW, "algorithm_params", "plugin", "plugin_version"]
+        for *row, params, plugin, version in runs[columns].itertuples(index=False):
+            self._params[tuple(row)][params] = None
+            self._plugins[row[0]].add(printable(f"{plugin} {version}"))
+        self._tables = {key: grouped(table.to_dict("records"), "method") for key, table in site.tables.items()}
+        self._standing = grouped(
+            [
+                {"mode": MODES[b.mode], "setting": SETTINGS[b.setting].name, "of": len(b.rows), **row}
+                for b in site.boards
+                for row in b.rows.to_dict("records")
+            ],
+            "method",
+        )
+        self._failures = grouped(site.failures, "method")
+        self._environments = grouped(site.environments, "method")
+
+    def page(self, method: str) -> dict[str, Any]:
+        site, kind = self.site, self.site.kinds[method]
+        results, params = [], []
+        for (mode, setting), table in self._tables.items():
+            board = f"{SETTINGS[setting].name}, {MODES[mode]}"
+            for row in table.get(method, []):
+                key = (method, mode, setting, row["problem"])
+                costs = [{"value": row[f"cost_to_{eps:g}"], "text": cost_text(row, f"{eps:g}")} for eps in ACCURACIES]
+                again = site.again(site.trials(mode, setting, row["problem"], method))
+                results.append({**row, **again, "mode": board, "costs": costs, "per_step": self._per_step[key]})
+                params += [
                     {"problem": row["problem"], "mode": board, "params": printable(readable_parameters(text))}
-                )
-    rates = [
-        {**rate_row(row), "title": table.title, "plot": rate_plot(row)}
-        for table in site.material.rates
-        for row in table.rows
-        if row["method"] == kind["algorithm"] and method not in site.material.foreign
-    ]
-    standing = [
-        {"mode": MODES[b.mode], "setting": SETTINGS[b.setting].name, "of": len(b.rows), **row}
-        for b in site.boards
-        for row in b.rows[b.rows["method"] == method].to_dict("records")
-    ]
-    return {
-        "method": method, "kind": kind, "fact": fact, "results": results, "params": params, "rates": rates,
-        "standing": standing, "failures": site.failures_of(runs), "environments": site.environments(method),
-        "plugin": ", ".join(sorted({printable(f"{p} {v}") for p, v in zip(runs["plugin"], runs["plugin_version"],
-                                                                         strict=True)})),
-    }  # fmt: skip
+                    for text in self._params[key]
+                ]
+        rates = [
+            {**rate_row(row), "title": table.title, "plot": rate_plot(row)}
+            for table in site.material.rates
+            for row in table.rows
+            if row["method"] == kind["algorithm"] and method not in site.material.foreign
+        ]
+        return {
+            "method": method, "kind": kind, "fact": site.fact(method, kind["algorithm"]),
+            "results": results, "params": params, "rates": rates, "standing": self._standing.get(method, []),
+            "failures": self._failures.get(method, []), "environments": self._environments.get(method, []),
+            "plugin": ", ".join(sorted(self._plugins[method])),
+        }  # fmt: skip

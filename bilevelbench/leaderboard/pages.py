@@ -11,7 +11,7 @@ from bilevelbench.leaderboard.boards import Board
 from bilevelbench.leaderboard.collect import MODES, Material
 from bilevelbench.leaderboard.data_files import download_list, downloads, figures, picture, scripts
 from bilevelbench.leaderboard.fragments import bands, exact_text, number_text, polyline, rate_table, times
-from bilevelbench.leaderboard.method_page import method_page
+from bilevelbench.leaderboard.method_page import MethodPages
 from bilevelbench.leaderboard.problem_page import problem_page
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words, standing_words
 from bilevelbench.leaderboard.site import Site
@@ -48,13 +48,14 @@ def _pages(site: Site) -> dict[str, str]:
         "experiments.html": render("experiments.html", caption=CAPTION, experiments=_experiments(site)),
         "counting.html": render("counting.html", statuses=list(Status), failed=[status for status in Status if status.failed],
                                 weights=[f"{w:g}" for w in boards.WEIGHTS]),
-        "data.html": render("data.html", environments=site.environments(), downloads=download_list(site),
+        "data.html": render("data.html", environments=site.environments, downloads=download_list(site),
                             confirmed=sum(int((r.confirmations() > 1).sum()) for r in site.results.values())),
     }  # fmt: skip
     for title in site.titles:
         pages[site.problem_file[title]] = render("problem.html", "../", **problem_page(site, title))
+    methods = MethodPages(site)
     for method in site.methods:
-        pages[site.method_file[method]] = render("method.html", "../", **method_page(site, method))
+        pages[site.method_file[method]] = render("method.html", "../", **methods.page(method))
     return pages
 
 
@@ -100,12 +101,15 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
     part = site.parts[one.mode, one.setting]
     sparks = boards.sparklines(part, sorted(one.costs["problem"].unique()))
     lowest = min((min(s) for s in sparks.values()), default=-1.0)
+    dates: dict[str, str] = {}
+    trials: dict[str, list[str]] = {}
+    for method, trial in zip(one.runs["method"], one.runs["trial_id"], strict=True):
+        dates[method] = max([dates.get(method, ""), *(origin["date"] for origin in site.origin.get(trial, []))])
+        trials.setdefault(method, []).append(trial)
     rows = []
     n = len(one.rows)
     for record in one.rows.to_dict("records"):
         row: dict[str, Any] = {str(key): value for key, value in record.items()}
-        trial_ids = one.runs.loc[one.runs["method"] == row["method"], "trial_id"]
-        dates = sorted({o["date"] for t in trial_ids for o in site.origin.get(t, []) if o["date"]})
         spark = sparks.get(row["method"])
         rows.append(
             {
@@ -115,8 +119,8 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
                 "mark": (row["rank"] - 1) / max(n - 1, 1) * 56 + 2,
                 "spark": polyline(spark, min(lowest, -0.5)) if spark else "",
                 "fell": spark[-1] if spark else None,
-                "date": dates[-1] if dates else "",
-                "verified": site.again(list(trial_ids))["mark"],
+                "date": dates[row["method"]],
+                "verified": site.again(trials[row["method"]])["mark"],
             }
         )
     return {

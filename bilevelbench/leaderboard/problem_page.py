@@ -7,7 +7,7 @@ from typing import Any
 from bilevelbench.leaderboard.collect import MODES, problem_facts
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
-from bilevelbench.report.analysis.summary import exact_cell, readable
+from bilevelbench.report.analysis.summary import exact_rows, readable
 from bilevelbench.untrusted import slug
 
 
@@ -21,11 +21,8 @@ def problem_page(site: Site, title: str) -> dict[str, Any]:
             continue
         people = readable(exact).drop(columns="problem")
         rows = [
-            {
-                "cells": [(c, v, exact_cell(exact.iloc[i], c)) for c, v in zip(people.columns, row, strict=True)],
-                **site.again(site.trials(mode, setting, title, str(exact["method"].iloc[i]))),
-            }
-            for i, row in enumerate(people.itertuples(index=False))
+            {"cells": cells, **site.again(site.trials(mode, setting, title, method))}
+            for method, cells in zip(exact["method"], exact_rows(exact, people), strict=True)
         ]
         several = f"{SETTINGS[setting].name}, " if len(site.settings[title]) > 1 else ""
         measure = {"|grad phi|": "eps of both conditions"} if setting == "second-order" else {}
@@ -37,7 +34,7 @@ def problem_page(site: Site, title: str) -> dict[str, Any]:
     return {
         "title": title, "name": name, "fact": fact, "setting": site.kind_of(title), "tables": tables,
         "script": f"data/problem-{slug(title)}.js", "csv": f"csv/curve-{slug(title)}.csv", "chosen": ranked[:6],
-        "failures": site.failures_of(site.runs[site.runs["title"] == title]),
+        "failures": [row for row in site.failures if row["title"] == title],
         "hvp": site.material.facts.get("hvp_ratio", {}).get(name),
     }  # fmt: skip
 

@@ -54,6 +54,10 @@ class Site:
             for (mode, setting), part in self.parts.items()
         ]
         self.tables = {key: summary(part) for key, part in self.parts.items()}
+        behind = self.runs.groupby(["mode", "setting", "title", "method"])["trial_id"]
+        self._trials: dict[tuple[str, ...], list[str]] = {key: list(ids) for key, ids in behind}
+        self.failures = self._failures()
+        self.environments = self._environments()
 
     def _kinds(self) -> dict[str, dict[str, str]]:
         """Family and oracle kind of each method: as declared, else as the meter saw it."""
@@ -79,9 +83,7 @@ class Site:
 
     def trials(self, mode: str, setting: str, title: str, method: str) -> list[str]:
         """The trials behind a row of a table, by id."""
-        runs = self.runs
-        row = (runs["mode"] == mode) & (runs["setting"] == setting) & (runs["title"] == title)
-        return list(runs.loc[row & (runs["method"] == method), "trial_id"])
+        return self._trials[mode, setting, title, method]
 
     def again(self, trials: Sequence[str]) -> dict[str, str]:
         """Whether these trials were verified, and the command that runs the first of them again."""
@@ -114,17 +116,17 @@ class Site:
         """`deterministic`, or `deterministic and second-order` for a problem on two boards."""
         return " and ".join(SETTINGS[name].name for name in self.settings[title])
 
-    def failures_of(self, runs: pd.DataFrame) -> list[dict[str, Any]]:
-        """One row for all trials that failed alike; each with its sentence."""
-        table = failures(runs, "mode")
+    def _failures(self) -> list[dict[str, Any]]:
+        """One row for all trials of a method on a problem that failed alike; each with its sentence."""
+        table = failures(self.runs, "mode")
         return table.assign(mode=table["mode"].map(MODES)).to_dict("records")  # type: ignore[return-value]
 
-    def environments(self, method: str | None = None) -> list[dict[str, Any]]:
-        runs = self.runs if method is None else self.runs[self.runs["method"] == method]
+    def _environments(self) -> list[dict[str, Any]]:
+        """Where the trials of each method were run, and how many there."""
         keys = ("date", "commit", "cpu", "cores", "python", "torch", "version", "from")
         unknown = dict.fromkeys(keys, "")
         counts: Counter[tuple[str, ...]] = Counter()
-        for trial_id, name in zip(runs["trial_id"], runs["method"], strict=True):
+        for trial_id, name in zip(self.runs["trial_id"], self.runs["method"], strict=True):
             for origin in self.origin.get(trial_id, [unknown]):
                 counts[(name, *(origin[key] for key in keys))] += 1
         return [

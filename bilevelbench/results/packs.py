@@ -33,7 +33,6 @@ _PACK_NAME = re.compile(r"[0-9a-f]{16}")
 _CHECKSUM = b',\n"checksum": '  # starts the last line of pack.json; what precedes it is what is summed
 
 
-
 @dataclass(frozen=True)
 class StoredPack:
     """One pack as read and verified."""

@@ -28,10 +28,18 @@
     return out;
   }
 
+  // The median of a method without products is the same at every price: it is worked out at the first.
+  function middleOf(cell, m, w) {
+    if (cell.s[m] !== 0) return median(costs(cell, m, w));
+    cell.fixed = cell.fixed || new Map();
+    if (!cell.fixed.has(m)) cell.fixed.set(m, median(costs(cell, m, w)));
+    return cell.fixed.get(m);
+  }
+
   B.rank = function (board, w) {
     const n = board.methods.length, sum = new Array(n).fill(0), ratios = board.methods.map(() => []);
     for (const cell of board.cells) {
-      const middle = board.methods.map((_, m) => median(costs(cell, m, w)));
+      const middle = board.methods.map((_, m) => middleOf(cell, m, w));
       ranks(middle).forEach((r, m) => { sum[m] += r; });
       const best = Math.min.apply(null, middle);
       if (best < Infinity) middle.forEach((v, m) => ratios[m].push(v === best ? 1 : v === Infinity ? Infinity : v / best));
@@ -61,6 +69,15 @@
     });
   }
 
+  // What is the same stays untouched: the browser then need not lay out the table again.
+  function write(node, text) {
+    if (node.textContent !== text) node.textContent = text;
+  }
+
+  function set(node, name, value) {
+    if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+  }
+
   function times(v) {
     return !Number.isFinite(v) ? "not reached" : (v < 100 ? v.toFixed(1) : B.number(v)) + "×";
   }
@@ -87,7 +104,7 @@
       view.oracles = oracle === null ? ["gradient", "HVP"] : oracle.split(".").filter((o) => o === "gradient" || o === "HVP");
     }
 
-    function write() {
+    function remember() {
       const state = B.readState();
       const put = (key, value, usual) => (value === usual ? state.delete(key) : state.set(key, value));
       put("mode", view.mode, first.mode);
@@ -118,15 +135,15 @@
         const m = Number(row.dataset.m), low = nearest.low[m], high = nearest.high[m];
         const rank = row.cells[0], cost = row.cells[2];
         rank.dataset.v = found.rank[m];
-        rank.querySelector(".n").textContent = String(found.rank[m]);
-        rank.querySelector(".ci").lastChild.textContent = low + "–" + high;
+        write(rank.querySelector(".n"), String(found.rank[m]));
+        write(rank.querySelector(".ci").lastChild, low + "–" + high);
         const bar = rank.querySelector(".bar");
-        bar.setAttribute("x", 1 + ((low - 1) / span) * 56);
-        bar.setAttribute("width", 2 + ((high - low) / span) * 56);
-        rank.querySelector("circle").setAttribute("cx", 2 + ((found.rank[m] - 1) / span) * 56);
+        set(bar, "x", 1 + ((low - 1) / span) * 56);
+        set(bar, "width", 2 + ((high - low) / span) * 56);
+        set(rank.querySelector("circle"), "cx", 2 + ((found.rank[m] - 1) / span) * 56);
         cost.dataset.v = found.relative[m];
         cost.title = Number.isFinite(found.relative[m]) ? String(found.relative[m]) : "";
-        cost.textContent = times(found.relative[m]);
+        write(cost, times(found.relative[m]));
         row.hidden = !view.oracles.includes(row.dataset.oracle);
       }
       const sort = B.sortOf(table) || { column: 0, direction: "ascending" };
@@ -137,13 +154,14 @@
         const group = nearest.group[Number(row.dataset.m)];
         if (last !== null && group !== last) band = 1 - band;
         last = group;
-        row.className = "band-" + band;
+        row.classList.toggle("band-0", band === 0);
+        row.classList.toggle("band-1", band === 1);
       }
       section.querySelector(".nearest").textContent = nearest.w === view.w ? "" : " Intervals and bands are those of 1 HVP = " + nearest.w + ", the nearest that was computed.";
       section.querySelector(".none-left").hidden = Array.from(body.rows).some((row) => !row.hidden);
       if (slide) glide(body, before);
       said.textContent = ordered.length ? "1 HVP = " + view.w + " gradients: first is " + board.methods[Number(ordered[0].dataset.m)] : "";
-      drawProfile(section, board);
+      drawProfile(section, board, slide ? RESTED : 0);
     }
 
     // Rows slide from where they were.
@@ -157,10 +175,12 @@
       }
     }
 
+    // While the slider moves only the table follows: thousands of steps of the profile are drawn when it rests.
+    const RESTED = 150;
     let pending = 0;
-    function drawProfile(section, board) {
-      cancelAnimationFrame(pending);
-      pending = requestAnimationFrame(() => {
+    function drawProfile(section, board, wait) {
+      clearTimeout(pending);
+      pending = setTimeout(() => {
         const box = section.querySelector(".profile");
         const lines = profile(board, view.w);
         const series = board.methods.map((name, m) => ({ name: name, look: data.looks[name], points: lines[m], steps: true })).filter((s) => view.oracles.includes(data.oracles[s.name]));
@@ -179,26 +199,26 @@
           alt: "Performance profile of " + series.length + " methods; the numbers are in the table below", empty: "No method is shown.",
           readout: (x, values) => B.readout(readout, x === null ? "" : "within " + B.number(x) + "×:", values.map((v) => ({ name: v.name, look: v.look, text: v.y === null ? "0%" : Math.round(100 * v.y) + "%", y: -(v.y || 0) }))),
         });
-      });
+      }, wait);
     }
 
     slider.addEventListener("input", () => { view.w = Number(slider.value); show(true); });
-    slider.addEventListener("change", write);
-    document.querySelectorAll(".marks button").forEach((b) => b.addEventListener("click", () => { view.w = Number(b.dataset.weight); show(true); write(); }));
+    slider.addEventListener("change", remember);
+    document.querySelectorAll(".marks button").forEach((b) => b.addEventListener("click", () => { view.w = Number(b.dataset.weight); show(true); remember(); }));
     buttons("settings").forEach((b) => b.addEventListener("click", () => {
       view.setting = b.dataset.setting;
       if (!sections.some((s) => s.dataset.mode === view.mode && s.dataset.setting === view.setting)) view.mode = sections.find((s) => s.dataset.setting === view.setting).dataset.mode;
-      show(false); write();
+      show(false); remember();
     }));
     buttons("modes").forEach((b) => b.addEventListener("click", () => {
       view.mode = b.dataset.mode;
       if (!sections.some((s) => s.dataset.mode === view.mode && s.dataset.setting === view.setting)) view.setting = sections.find((s) => s.dataset.mode === view.mode).dataset.setting;
-      show(false); write();
+      show(false); remember();
     }));
     buttons("oracles").forEach((b) => b.addEventListener("click", () => {
       const kind = b.dataset.oracle;
       view.oracles = ["gradient", "HVP"].filter((o) => (o === kind) !== view.oracles.includes(o));
-      show(false); write();
+      show(false); remember();
     }));
     sections.forEach((s) => s.querySelector("table.ranking").tBodies[0].addEventListener("click", (event) => {
       const link = event.target.closest("tr").querySelector("th a");

@@ -58,15 +58,17 @@
     return a < b ? -1 : a > b ? 1 : 0;
   }
 
-  // Rows by a column; `data-v` of a cell is its value where that is not its text.
+  // Rows by a column; `data-v` of a cell is its value where that is not its text. Rows that are in order stay untouched.
   B.sortTable = function (table, column, direction) {
     const body = table.tBodies[0];
     const sign = direction === "descending" ? -1 : 1;
     const rows = Array.from(body.rows).map((row, n) => [value(row, column), n, row]);
     rows.sort((a, b) => sign * compare(a[0], b[0]) || a[1] - b[1]);
-    const fragment = document.createDocumentFragment();
-    for (const entry of rows) fragment.appendChild(entry[2]);
-    body.appendChild(fragment);
+    if (rows.some((entry, n) => entry[1] !== n)) {
+      const fragment = document.createDocumentFragment();
+      for (const entry of rows) fragment.appendChild(entry[2]);
+      body.appendChild(fragment);
+    }
     Array.from(table.tHead.rows[0].cells).forEach((head, n) => {
       if (head.querySelector("button")) head.setAttribute("aria-sort", n === column ? direction : "none");
     });

@@ -81,7 +81,7 @@ def weighted(costs: pd.DataFrame, weight: float = 1.0) -> F64:
 def medians(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
     """Median cost over trials by (problem, target) and method; infinite if half fail or the method did not run there."""
     table = costs.assign(_cost=weighted(costs, weight))
-    middle = table.groupby(["problem", "target", "method"])["_cost"].agg(lambda c: float(median(c.to_numpy())))
+    middle = table.groupby(["problem", "target", "method"])["_cost"].median()
     return middle.unstack("method").fillna(np.inf)
 
 
@@ -229,12 +229,15 @@ def _instances(costs: pd.DataFrame, weight: float, absent: float = np.inf) -> pd
 
 def _steps(table: pd.DataFrame, values: F64, name: str, start: float) -> pd.DataFrame:
     """The empirical distribution of each column, from `start` on."""
-    parts = []
-    for method, column in zip(table.columns, values.T, strict=True):
-        at = np.unique(np.append(column[np.isfinite(column)], start))
-        share = (column[:, None] <= at).mean(0) if len(column) else np.zeros(len(at))
-        parts.append(pd.DataFrame({"method": method, name: at, "share": share}))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["method", name, "share"])
+    if not len(table.columns):
+        return pd.DataFrame(columns=["method", name, "share"])
+    places = [np.unique(np.append(column[np.isfinite(column)], start)) for column in values.T]
+    shares = [
+        np.searchsorted(np.sort(column), at, side="right") / max(len(column), 1)
+        for column, at in zip(values.T, places, strict=True)
+    ]
+    methods = table.columns.repeat([len(at) for at in places])
+    return pd.DataFrame({"method": methods, name: np.concatenate(places), "share": np.concatenate(shares)})
 
 
 def ranking(results: Results, accuracies: Sequence[float], weight: float = 1.0) -> pd.DataFrame:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,32 +66,27 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
     if chose:
         last = results.curve.drop_duplicates("trial_id", keep="last").set_index("trial_id")[by]
         table[chose] = table["trial_id"].map(last).where(~table["failed"], np.inf).fillna(np.inf)
-    rows = []
-    for (problem, method, algorithm), group in table.groupby(["title", "method", "algorithm"], sort=False):
-        rows.append(
-            {
-                "problem": problem,
-                "method": method,
-                "algorithm": algorithm,
-                "trials": len(group),
-                "failed": int(group["failed"].sum()),
-                "uncertified": int(group["uncertified"].sum()),
-                "reached_target": int((group["status"] == Status.TARGET).sum()),
-                "best_grad_phi": float(group["best_grad_phi"].median()),
-                "phi": float(group["phi"].median()),
-                **({chose: float(group[chose].median())} if chose else {}),
-                **{f"low_{name}": quantile(group[name], 0.25) for name in ("best_grad_phi", *columns)},
-                **{name: float(group[name].median()) for name in columns},
-                **{f"high_{name}": quantile(group[name], 0.75) for name in ("best_grad_phi", *columns)},
-                **{name.replace("cost_to", "reached"): int(np.isfinite(group[name]).sum()) for name in columns},
-                "first_order": float(group["first_order"].median()),
-                "second_order": float(group["second_order"].median()),
-                "cost": float(group["cost"].median()),
-                "statuses": ", ".join(f"{n} {s}" for s, n in group["status"].value_counts().items()),
-            }
-        )
+    groups = table.groupby(["title", "method", "algorithm"], sort=False)
+    place = groups.ngroup().to_numpy()
+    spread = ("best_grad_phi", *columns)
+    medians = {name: groups[name].median().to_numpy(dtype=float) for name in (*spread, "phi", *filter(None, [chose]))}
+    out = pd.DataFrame(
+        {
+            **groups.size().rename("trials").reset_index().rename(columns={"title": "problem"}),
+            "failed": groups["failed"].sum().to_numpy(),
+            "uncertified": groups["uncertified"].sum().to_numpy(),
+            "reached_target": _count(place, table["status"] == Status.TARGET),
+            **{name: medians[name] for name in ("best_grad_phi", "phi", *filter(None, [chose]))},
+            **{f"low_{name}": _quantiles(table[name], place, 0.25) for name in spread},
+            **{name: medians[name] for name in columns},
+            **{f"high_{name}": _quantiles(table[name], place, 0.75) for name in spread},
+            **{name.replace("cost_to", "reached"): _count(place, np.isfinite(table[name])) for name in columns},
+            **{name: groups[name].median().to_numpy(dtype=float) for name in ("first_order", "second_order", "cost")},
+            "statuses": _endings(table["status"], place),
+        }
+    )
     order = ["problem", chose or "best_grad_phi", "failed", "method"]
-    return pd.DataFrame(rows).sort_values(order, kind="stable", ignore_index=True)
+    return out.sort_values(order, kind="stable", ignore_index=True)
 
 
 def chosen_by(results: Results) -> str:
@@ -104,9 +100,14 @@ def chosen_by(results: Results) -> str:
 def titled(runs: pd.DataFrame) -> pd.DataFrame:
     """`runs` with what a reader calls them: `title` of the problem with its parameters, `method` as labelled."""
     return runs.assign(
-        title=(runs["problem"] + runs["problem_params"].map(variant)).map(printable),
-        method=runs["label"].where(runs["label"] != "", runs["algorithm"]).map(printable),
+        title=_each(printable, runs["problem"] + _each(variant, runs["problem_params"])),
+        method=_each(printable, runs["label"].where(runs["label"] != "", runs["algorithm"])),
     )
+
+
+def _each(function: Callable[[str], str], texts: pd.Series[str]) -> pd.Series[str]:
+    """The function of each text, called once for those that are equal: a table has few titles and many rows."""
+    return texts.map({text: function(text) for text in texts.unique()})
 
 
 def variant(problem_params: str) -> str:
@@ -115,9 +116,9 @@ def variant(problem_params: str) -> str:
     return bracketed(beside_the_data(given)) if given is not None else f"[{problem_params}]"
 
 
-def data_seeds(runs: pd.DataFrame) -> list[str]:
+def data_seeds(runs: pd.DataFrame) -> pd.Series[str]:
     """The `data_seed` of each trial as text; empty where the problem's default was used."""
-    return [str((parameters(params) or {}).get("data_seed", "")) for params in runs["problem_params"]]
+    return _each(lambda text: str((parameters(text) or {}).get("data_seed", "")), runs["problem_params"])
 
 
 def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
@@ -126,12 +127,28 @@ def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
     return pd.DataFrame(columns).reindex(results.runs["trial_id"])
 
 
-def quantile(values: pd.Series[float], q: float) -> float:
-    """Linear between neighbours, and infinite where the upper neighbour is; pandas makes NaN of two infinities."""
-    ordered = np.sort(values.to_numpy(dtype=float))
-    at = q * (len(ordered) - 1)
-    low, high = float(ordered[math.floor(at)]), float(ordered[math.ceil(at)])
-    return low if low == high or at == math.floor(at) else low + (high - low) * (at - math.floor(at))
+def _count(place: np.ndarray, true: pd.Series[bool]) -> np.ndarray:
+    """How often it is true in each group; `place` numbers the group of each row."""
+    return np.bincount(place[true.to_numpy(dtype=bool)], minlength=place.max() + 1)
+
+
+def _quantiles(values: pd.Series[float], place: np.ndarray, q: float) -> np.ndarray:
+    """By group, linear between neighbours, and infinite where the upper neighbour is; pandas makes NaN of two infinities."""
+    numbers, size = values.to_numpy(dtype=float), np.bincount(place)
+    ordered = numbers[np.lexsort((numbers, place))]
+    start, at = np.cumsum(size) - size, q * (size - 1)
+    low, high = (ordered[start + end(at).astype(int)] for end in (np.floor, np.ceil))
+    with np.errstate(invalid="ignore"):  # the difference of two infinities, which is not asked for
+        between = low + (high - low) * (at - np.floor(at))
+    return np.where((low == high) | (at == np.floor(at)), low, between)
+
+
+def _endings(statuses: pd.Series[str], place: np.ndarray) -> list[str]:
+    """How the trials of each group ended, the most frequent ending first."""
+    ends: list[Counter[str]] = [Counter() for _ in range(place.max() + 1)]
+    for (group, status), n in Counter(zip(place.tolist(), statuses, strict=True)).items():
+        ends[group][status] = n
+    return [", ".join(f"{n} {status}" for status, n in end.most_common()) for end in ends]
 
 
 def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
@@ -140,6 +157,7 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
     With `spread` the quartiles stand behind the median of several trials.
     """
     accuracies = [name.removeprefix("cost_to_") for name in table.columns if name.startswith("cost_to_")]
+    rows = table.to_dict("records")  # a row of pandas takes a hundred times as long to make
 
     def cells(name: str) -> list[str]:
         quartiles = zip(table["trials"], table[name], table[f"low_{name}"], table[f"high_{name}"], strict=True)
@@ -151,9 +169,7 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
         ]
 
     costs = {
-        f"cost to {eps}": [
-            cost_text(row, eps, text) for text, (_, row) in zip(cells(f"cost_to_{eps}"), table.iterrows(), strict=True)
-        ]
+        f"cost to {eps}": [cost_text(row, eps, text) for text, row in zip(cells(f"cost_to_{eps}"), rows, strict=True)]
         for eps in accuracies
     }
     gradient = zip(cells("best_grad_phi"), table["best_grad_phi"], strict=True)
@@ -172,7 +188,7 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
     )
 
 
-def cost_text(row: Mapping[Any, Any] | pd.Series[Any], eps: str, text: str = "") -> str:
+def cost_text(row: Mapping[Any, Any], eps: str, text: str = "") -> str:
     """The median cost to an accuracy, or as `text` has it; where it is infinite, how many got there and if one can tell."""
     cost = row[f"cost_to_{eps}"]
     if math.isfinite(cost):
@@ -221,8 +237,15 @@ def _certificates(runs: pd.DataFrame) -> str:
     return "The gradient norms are exact or come with a bound of their error, which counts."
 
 
-def exact_cell(row: pd.Series[Any], column: str) -> str:
-    """The ten digits behind a cell of the readable table; nothing where there are none. `row` is the summary's."""
+def exact_rows(table: pd.DataFrame, people: pd.DataFrame) -> list[list[tuple[str, Any, str]]]:
+    """The cells of a readable table: column, text, and the ten digits behind it. `table` is the summary that it was made of."""
+    return [
+        [(column, text, _exact(row, column)) for column, text in zip(people.columns, texts, strict=True)]
+        for row, texts in zip(table.to_dict("records"), people.itertuples(index=False), strict=True)
+    ]
+
+
+def _exact(row: Mapping[Any, Any], column: str) -> str:
     name = _BEHIND.get(column, column.replace("cost to ", "cost_to_"))
     shown = name in row and name.startswith(("cost_to_", *_BEHIND.values())) and math.isfinite(row[name])
     return f"{row[name]:.10g}" if shown else ""

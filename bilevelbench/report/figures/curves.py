@@ -12,7 +12,20 @@ from matplotlib.figure import Figure
 
 from bilevelbench.report.analysis import ranking
 from bilevelbench.report.analysis.summary import titled
-from bilevelbench.report.figures.style import COLOURS, INK, despine, legend, looks, settings, svg
+from bilevelbench.report.figures.style import (
+    COLOURS,
+    INK,
+    MOST,
+    Shown,
+    chosen,
+    despine,
+    draw_grey,
+    legend,
+    looks,
+    settings,
+    svg,
+)
+from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 
@@ -78,27 +91,41 @@ def _shown(results: Results, title: str, x: str, weight: float) -> pd.DataFrame:
 
 def _draw(axes: Axes, results: Results, curve: pd.DataFrame, x: str, weight: float) -> None:
     style = looks(list(titled(results.runs)["method"].unique()), families(results))
-    methods, lines = sorted(curve["method"].unique()), []
-    for method in methods:
-        at, low, middle, high = band(curve[curve["method"] == method])
+    parts, lines = curve.groupby("method").indices, []
+    shown = chosen(_best_first(curve))
+    medians = (band(curve.iloc[parts[method]]) for method in shown.grey)
+    draw_grey(axes, [(at, middle) for at, _, middle, _ in medians])
+    for method in shown.coloured:
+        at, low, middle, high = band(curve.iloc[parts[method]])
         every = max(1, len(at) // 8)
         (line,) = axes.plot(at, middle, linewidth=1.5, markersize=4, markevery=every, **style[method])
         axes.fill_between(at, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
         lines.append(line)
     label = AXES[x] + (f" (1 HVP = {weight:g})" if x == "weighted" else "")
     axes.set(xscale="log", yscale="log", xlabel=label, ylabel="|grad phi|")
-    _finish(axes, lines, methods)
+    _finish(axes, lines, shown)
+
+
+def _best_first(curve: pd.DataFrame) -> list[str]:
+    """Methods by the median over trials of the smallest |grad phi|, then by name; a trial that failed has reached nothing."""
+    seen = curve.assign(_seen=curve["grad_phi"].where(~reached.failed(curve), np.inf))
+    smallest = seen.groupby(["method", "trial_id"])["_seen"].min().groupby("method").median()
+    return [str(method) for method in smallest.sort_index().sort_values(kind="stable").index]
 
 
 def profile_figure(costs: pd.DataFrame, weight: float = 1.0, known: Mapping[str, str] | None = None) -> Figure | None:
     """Share of (problem, target, trial) solved within tau times the best cost; failures keep a line below 1."""
     table = ranking.performance_profile(costs, weight)
-    return _shares(table, "tau", "cost over the best method's cost", known)
+    return _shares(table, _ranked(costs, weight), "tau", "cost over the best method's cost", known)
 
 
 def ecdf_figure(costs: pd.DataFrame, weight: float = 1.0, known: Mapping[str, str] | None = None) -> Figure | None:
     """Share of (problem, target, trial) solved within a cost; failures keep a line below 1."""
-    return _shares(ranking.ecdf(costs, weight), "cost", "oracle calls (samples)", known)
+    return _shares(ranking.ecdf(costs, weight), _ranked(costs, weight), "cost", "oracle calls (samples)", known)
+
+
+def _ranked(costs: pd.DataFrame, weight: float) -> list[str]:
+    return [str(method) for method in ranking.board(costs, weight)["method"]]
 
 
 def sensitivity_figure(results: Results, title: str, algorithm: str) -> Figure | None:
@@ -130,38 +157,45 @@ def sensitivity_figure(results: Results, title: str, algorithm: str) -> Figure |
     return figure
 
 
-def _shares(table: pd.DataFrame, x: str, label: str, known: Mapping[str, str] | None) -> Figure | None:
-    methods = sorted(table["method"].unique())
-    if not methods:
+def _shares(
+    table: pd.DataFrame, ranked: Sequence[str], x: str, label: str, known: Mapping[str, str] | None
+) -> Figure | None:
+    """Steps of each method, of which `ranked` has the best first."""
+    if not ranked:
         return None
-    style = looks(methods, known)
+    style, shown = looks(ranked, known), chosen(ranked)
     end = float(table[x].max()) * 1.05 if len(table) else 1.0
+    parts = table[table[x] > 0].groupby("method")[[x, "share"]]
+    steps = {str(method): part.to_numpy(dtype=float).T for method, part in parts}
+
+    def whole(method: str) -> tuple[np.ndarray, np.ndarray]:
+        at, share = steps.get(method, np.zeros((2, 0)))
+        return np.append(at, max(end, 1.0)), np.append(share, share[-1] if len(share) else 0.0)
+
     with settings():
-        figure, axes = _canvas(len(methods))
+        figure, axes = _canvas(len(ranked))
+        draw_grey(axes, [whole(method) for method in shown.grey], steps=True)
         lines = []
-        for method in methods:
-            mine = table[(table["method"] == method) & (table[x] > 0)]
-            at = np.append(mine[x].to_numpy(dtype=float), max(end, 1.0))
-            share = mine["share"].to_numpy(dtype=float)
-            share = np.append(share, share[-1] if len(share) else 0.0)
+        for method in shown.coloured:
+            at, share = whole(method)
             every = max(1, len(at) // 8)
             (line,) = axes.plot(
                 at, share, drawstyle="steps-post", linewidth=1.5, markersize=4, markevery=every, **style[method]
             )
             lines.append(line)
         axes.set(xscale="log", ylim=(-0.02, 1.02), xlabel=label, ylabel="share of (problem, accuracy, trial)")
-        _finish(axes, lines, methods)
+        _finish(axes, lines, shown)
     return figure
 
 
 def _canvas(methods: int) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(8.4, max(3.6, 0.8 + 0.19 * methods)), layout="constrained")
+    figure = Figure(figsize=(8.4, max(3.6, 0.8 + 0.19 * min(methods, MOST))), layout="constrained")
     return figure, figure.subplots()
 
 
-def _finish(axes: Axes, lines: Sequence[Any], names: Sequence[str]) -> None:
+def _finish(axes: Axes, lines: Sequence[Any], shown: Shown) -> None:
     axes.grid(alpha=0.15, linewidth=0.6)
-    legend(axes, lines, names)
+    legend(axes, lines, shown.coloured, shown.note)
     despine(axes.figure)
 
 

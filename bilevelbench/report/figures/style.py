@@ -7,12 +7,15 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import LogFormatter
 
@@ -29,6 +32,10 @@ COLOURS: dict[Family, str] = {
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LINES, _MARKERS = ("-", "--", ":", "-."), "osD^vPX<>"
+
+#: So many lines of a figure have a colour and a name; more cannot be told apart, and a legend of hundreds is not read.
+MOST = 12
+_GREY = 200
 
 Look = dict[str, Any]
 
@@ -114,6 +121,33 @@ def _file(figure: Figure, kind: str) -> bytes:
     picture, undated = io.BytesIO(), {"metadata": {"CreationDate": None}} if kind == "pdf" else {}
     _write(figure, picture, format=kind, dpi=160, facecolor="white", **undated)
     return picture.getvalue()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Which lines a figure has in colour and which thin and grey; `note` says so where some are not in colour."""
+
+    coloured: list[str]
+    grey: list[str]
+    note: str
+
+
+def chosen(ranked: Sequence[str]) -> Shown:
+    """The first `MOST` in colour, by name, and of the others at most `_GREY`, evenly over their order."""
+    others = ranked[MOST:]
+    grey = [others[i * len(others) // _GREY] for i in range(_GREY)] if len(others) > _GREY else list(others)
+    left_out = f", {len(others) - len(grey):,} are not drawn" if len(grey) < len(others) else ""
+    note = f"the best {MOST} of {len(ranked):,}\n{len(grey):,} others in grey{left_out}" if others else ""
+    return Shown(sorted(ranked[:MOST]), grey, note)
+
+
+def draw_grey(axes: Axes, lines: Sequence[tuple[np.ndarray, np.ndarray]], steps: bool = False) -> None:
+    """Lines without names, behind those that have one."""
+    if steps:
+        lines = [(np.repeat(at, 2)[1:], np.repeat(values, 2)[:-1]) for at, values in lines]
+    if lines:
+        drawn = [np.column_stack(line) for line in lines]
+        axes.add_collection(LineCollection(drawn, colors="#949494", linewidths=0.5, alpha=0.5, zorder=1))
 
 
 def legend(axes: Axes, lines: Sequence[Any], names: Sequence[str], title: str = "") -> None:

@@ -19,7 +19,7 @@ from bilevelbench.report.analysis.summary import (
     ACCURACIES,
     RANKING,
     certificates,
-    exact_cell,
+    exact_rows,
     readable,
     readable_board,
     reading,
@@ -147,16 +147,12 @@ def _rates(table: RateTable, n: int, results: Results) -> dict[str, Any]:
 def _section(results: Results, table: pd.DataFrame, title: str, n: int) -> dict[str, Any]:
     exact = table[table["problem"] == title]
     people = readable(exact, spread=True).drop(columns="problem")
-    cells = [
-        [(column, value, exact_cell(exact.iloc[i], column)) for column, value in zip(people.columns, row, strict=True)]
-        for i, row in enumerate(people.itertuples(index=False))
-    ]
     svg = convergence(results, title, prefix=f"f{n}-")
     return {
         "name": title,
         "id": f"problem-{n}",
         "columns": list(people.columns),
-        "rows": cells,
+        "rows": exact_rows(exact, people),
         "figure": Markup(svg),  # our own SVG: its texts are escaped by matplotlib
         "pictures": pictures(results, title, list(exact["method"])),
     }
