@@ -33,6 +33,9 @@ LEGEND = (
     "A claim is an upper bound: only `slower than claimed` contradicts it."
 )
 
+#: What a row says of its parameters that was not run.
+COUNTED = "counted, not run"
+
 #: What every row of a rates.json has; the rest may come and go with versions.
 _REQUIRED = (
     *("table", "method", "label", "setting", "oracle", "claimed", "tilde", "target", "verdict"),
@@ -44,22 +47,8 @@ _OPTIONAL: RateRecord = {
     **dict.fromkeys(
         ("predicted", "log_free", "low_free", "high_free", "second_half", "success", "lower_bound", "q", "largest_eps")
     ),
-    **dict.fromkeys(
-        (
-            "extra",
-            "footnote",
-            "necessity",
-            "tuned",
-            "own_notion",
-            "noise",
-            "needed",
-            "note",
-            "rule",
-            "problem",
-            "preset",
-        ),
-        "",
-    ),
+    **dict.fromkeys(("extra", "footnote", "note", "rule", "problem", "preset"), ""),
+    **dict.fromkeys(("necessity", "tuned", "own_notion", "noise", "needed", "against", "logarithm"), ""),
     "columns": {},
     **{name: [] for name in ("local_slopes", "unreached", "points")},
     "seeds": 0,
@@ -271,7 +260,7 @@ def notes(rows: Sequence[RateRecord]) -> list[str]:
             each = (
                 f"{name} {slope:.2f} [{low:.2f}, {high:.2f}]" for name, (slope, low, high) in row["columns"].items()
             )
-            said.append(f"by query: {', '.join(each)}")
+            said.append(f"by {'factor' if row['tuned'] == COUNTED else 'query'}: {', '.join(each)}")
         if row["verdict"] == OUTSIDE:
             said.append(f"the theorem's parameters do what it says for eps below {row['largest_eps']:.2g} only")
         if row["success"] is not None:
@@ -290,7 +279,9 @@ def notes(rows: Sequence[RateRecord]) -> list[str]:
             f"not fitted: {grid} {u['value']:.3g}, {done} by {u['reached']} of {u['seeds']} seeds{_why(u)}"
             for u in row["unreached"]
         ]
-        said += [text for text in (row["needed"], row["note"], row["footnote"]) if text]
+        said += [
+            text for text in (row["against"], row["logarithm"], row["needed"], row["note"], row["footnote"]) if text
+        ]
         out.append(f"{name_of(row)}: {'; '.join(said)}")
     return out
 

@@ -23,7 +23,9 @@ def searched(longest: float) -> _Search:
     return found
 
 
-@pytest.mark.parametrize(("longest", "best"), [(3.6, 3.59375), (0.0, 0.0), (-2.1, -2.125), (5.99, 5.96875), (-7.0, -7.0)])
+@pytest.mark.parametrize(
+    ("longest", "best"), [(3.6, 3.59375), (0.0, 0.0), (-2.1, -2.125), (5.99, 5.96875), (-7.0, -7.0)]
+)
 def test_search_ends_at_the_longest_step_that_works_within_two_percent(longest, best):
     assert searched(longest).best == best
 
