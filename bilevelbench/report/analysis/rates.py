@@ -138,7 +138,7 @@ def claimed(row: RateRecord) -> str:
     if row["claimed"] is None:
         return "–"
     tilde = "~" if row["tilde"] else ""
-    factor = f"{row['extra']} " if row["extra"] else ""
+    factor = f"{row['extra']} " if row["extra"] and row["over"] in ("eps", "kappa") else ""
     exponent = f"{row['claimed']:.3g}"
     power = f"eps^-{exponent}" if row["over"] == "eps" else f"{row['over']}^{exponent}"
     return f"{tilde}{factor}{power}"

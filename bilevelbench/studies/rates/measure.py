@@ -128,7 +128,7 @@ def measure(
     cls = registry.algorithm(row.method).value
     claim = claim_of(cls, row)
     exponent = exponent_of(claim, row)
-    target = None if exponent is None else predict.asymptotic(exponent, row.set_by, q)
+    target = None if exponent is None else row.expected or predict.asymptotic(exponent, row.set_by, q)
     table = runs_by_value(points, results)
     values = whole(row, table)
     counted = _counted(row)

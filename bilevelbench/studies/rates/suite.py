@@ -56,7 +56,9 @@ class RateRow(_Table):
     preset, it is divided by that, or with `over_power` by its logarithm alone, that is by the parameter over this power of the
     swept value; with `logs` the count has those logarithms, and they are allowed for. `set_by` says what the
     preset depends on, and with that how the claim's exponent shows on the tail (`predict.asymptotic`). `claimed` replaces the
-    claim's exponent, for parameters that it is not about; `lower_bound` is that of any method with the same oracle.
+    claim's exponent, for parameters that it is not about; `expected` is what the claim can show on this instance, if that is
+    known to be less; `lower_bound` is that of any method with the same oracle.
+
     With `counted`, the powers in which parameters of the preset (or what is swept) enter the cost, nothing is run. With
     `without_noise` the same parameters run on the same instances without their noise too, which tells whether it binds. The
     row also runs with the preset `against`, and the note has the ratio of the calls.
@@ -88,6 +90,7 @@ class RateRow(_Table):
     over_power: float = 0.0
     logs: bool = False
     claimed: PositiveFloat | None = None
+    expected: PositiveFloat | None = None
     lower_bound: PositiveFloat | None = None
     cap: Budget = Budget(steps=2_000_000)
     weakened: Weakened | None = None
