@@ -12,7 +12,7 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.problem import Problem
 from bilevelbench.studies.rates.counted import measure_counted
-from bilevelbench.studies.rates.measure import Measurement, Sides, measure
+from bilevelbench.studies.rates.measure import Measurement, measure
 from bilevelbench.studies.rates.plan import (
     Point,
     plan_against,
@@ -22,6 +22,7 @@ from bilevelbench.studies.rates.plan import (
     plan_without_noise,
 )
 from bilevelbench.studies.rates.presets import preset_of
+from bilevelbench.studies.rates.sides import Sides
 from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite
 from bilevelbench.studies.rates.tuned import Run, search
 

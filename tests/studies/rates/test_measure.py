@@ -116,6 +116,21 @@ def test_sweep_asks_the_problem_what_to_change_and_fits_each_query():
     assert "grad_g" not in found.columns  # nobody asks for it
 
 
+def test_what_a_claim_can_show_on_an_instance_is_not_called_its_claim():
+    row = RateRow(
+        method="aid",
+        rule="hit",
+        sweep="kappa",
+        values=(1.0, 2.83),
+        set_by="sweep",
+        seeds=2,
+        log_free="cost",
+        expected=0.5,
+    )
+    (found,) = run_rates(suite(row), registry(), run)
+    assert (found.claimed, found.target) == (4, 0.5)
+
+
 def test_weakened_row_is_run_on_the_whole_grid_within_a_multiple_of_the_steps_there():
     row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened=LAM4)
     points = plan_row(row, suite(row), registry())
