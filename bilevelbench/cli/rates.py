@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
@@ -47,7 +49,7 @@ def measure_suite(
     from bilevelbench.studies.rates.own import check_accuracy, pilots
     from bilevelbench.studies.rates.study import run_rates, write
 
-    folder = (out or Path("results") / name).absolute()
+    folder, started, before = (out or Path("results") / name).absolute(), time.monotonic(), sum(os.times()[:4])
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 
     first = pilots(suite, registry()) if own else []  # before workers start: most mistakes show here
@@ -68,6 +70,11 @@ def measure_suite(
         return
     print_rates(console, title, rows)
     say(console, f"figure: {(folder / 'rates.svg').resolve()}")
+    seconds, worked = time.monotonic() - started, sum(os.times()[:4]) - before
+    say(
+        console,
+        f"took {seconds:.0f} s and {worked:.0f} s of processor time; trials that were stored already cost nothing",
+    )
 
 
 def _bundled(table: str) -> tuple[str, RateSuite]:
@@ -114,7 +121,8 @@ def print_rates(console: Console, title: str, rows: Sequence[RateRecord]) -> Non
 
 def rates(
     table: Annotated[
-        str | None, typer.Option(help="A complexity table: 1, 2, 3, kappa, n or samples. Default: 1.")
+        str | None,
+        typer.Option(help="A complexity table: 1, 2, 3, kappa, n, dim, samples, theory or chain. Default: 1."),
     ] = None,
     suite: Annotated[str | None, typer.Option(help="Rows of your own, in a TOML file.")] = None,
     method: Annotated[

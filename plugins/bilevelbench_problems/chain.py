@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -50,6 +51,12 @@ class Chain(Stretched):
     sigma_f: NonNegativeFloat = 0.0
     sigma_g: NonNegativeFloat = 0.0
     sigma_h: NonNegativeFloat = 0.0
+
+    def sweep(self, over: str, value: float) -> dict[str, Any]:
+        """The longest chain whose gradient stays above an accuracy until its end."""
+        if over == "eps":
+            return {"dim": max(1, math.floor(self.Delta * self.L_f / (1824 * value**2)))}
+        return super().sweep(over, value)
 
     @property
     def eps(self) -> float:

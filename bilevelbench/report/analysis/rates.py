@@ -33,28 +33,17 @@ LEGEND = (
     "A claim is an upper bound: only `slower than claimed` contradicts it."
 )
 
+#: What a row says of its parameters that was not run.
+COUNTED = "counted, not run"
+
 _OPTIONAL: RateRecord = {
     "over": "eps",
     "log_free_of": "steps",
     **dict.fromkeys(
         ("predicted", "log_free", "low_free", "high_free", "second_half", "success", "lower_bound", "q", "largest_eps")
     ),
-    **dict.fromkeys(
-        (
-            "extra",
-            "footnote",
-            "necessity",
-            "tuned",
-            "own_notion",
-            "noise",
-            "needed",
-            "note",
-            "rule",
-            "problem",
-            "preset",
-        ),
-        "",
-    ),
+    **dict.fromkeys(("extra", "footnote", "note", "rule", "problem", "preset"), ""),
+    **dict.fromkeys(("necessity", "tuned", "own_notion", "noise", "needed", "against", "logarithm"), ""),
     "columns": {},
     **{name: [] for name in ("local_slopes", "unreached", "points")},
     "seeds": 0,
@@ -161,7 +150,7 @@ def claimed(row: RateRecord) -> str:
     if row["claimed"] is None:
         return "–"
     tilde = "~" if row["tilde"] else ""
-    factor = f"{row['extra']} " if row["extra"] else ""
+    factor = f"{row['extra']} " if row["extra"] and row["over"] in ("eps", "kappa") else ""
     exponent = f"{row['claimed']:.3g}"
     power = f"eps^-{exponent}" if row["over"] == "eps" else f"{row['over']}^{exponent}"
     return f"{tilde}{factor}{power}"
@@ -283,7 +272,7 @@ def notes(rows: Sequence[RateRecord]) -> list[str]:
             each = (
                 f"{name} {slope:.2f} [{low:.2f}, {high:.2f}]" for name, (slope, low, high) in row["columns"].items()
             )
-            said.append(f"by query: {', '.join(each)}")
+            said.append(f"by {'factor' if row['tuned'] == COUNTED else 'query'}: {', '.join(each)}")
         if row["verdict"] == OUTSIDE:
             said.append(f"the theorem's parameters do what it says for eps below {row['largest_eps']:.2g} only")
         if row["success"] is not None:
@@ -302,7 +291,9 @@ def notes(rows: Sequence[RateRecord]) -> list[str]:
             f"not fitted: {grid} {u['value']:.3g}, {done} by {u['reached']} of {u['seeds']} seeds{_why(u)}"
             for u in row["unreached"]
         ]
-        said += [text for text in (row["needed"], row["note"], row["footnote"]) if text]
+        said += [
+            text for text in (row["against"], row["logarithm"], row["needed"], row["note"], row["footnote"]) if text
+        ]
         out.append(f"{name_of(row)}: {'; '.join(said)}")
     return out
 

@@ -14,6 +14,7 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.plan.trial import Spec
 from bilevelbench.report.analysis.fit import fit, verdict
+from bilevelbench.report.analysis.rates import COUNTED
 from bilevelbench.studies.rates.measure import Measurement, claim_of, exponent_of, lines, stated
 from bilevelbench.studies.rates.presets import chosen, constants_of, preset_of, problem_at
 from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite
@@ -66,9 +67,11 @@ def measure_counted(row: RateRow, suite: RateSuite, registry: Registry, preset: 
         verdict=verdict(fits["cost"], exponent, exponent, len(cost), horizons=False),
         unreached=[],
         necessity="",
-        tuned="counted, not run",
+        tuned=COUNTED,
         own_notion="",
         noise="",
         needed="",
+        against="",
+        logarithm="",
         points=[{"eps": value, "cost": calls, "second_order": 0.0} for value, calls in cost.items()],
     )

@@ -20,7 +20,17 @@ from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 from bilevelbench.studies.rates.plan import Point, runs_by_value, which_reached, whole
 from bilevelbench.studies.rates.presets import preset_of
-from bilevelbench.studies.rates.sides import FEWEST, Sides, fit_row, necessity, needed, noise, own_notion
+from bilevelbench.studies.rates.sides import (
+    FEWEST,
+    Sides,
+    against,
+    fit_row,
+    logarithm,
+    necessity,
+    needed,
+    noise,
+    own_notion,
+)
 from bilevelbench.studies.rates.suite import Preset, RateRow
 
 
@@ -75,6 +85,8 @@ class Measurement:
     own_notion: str
     noise: str
     needed: str  # the range that a verdict would take
+    against: str  # the calls of another preset
+    logarithm: str  # in the calls of a step
     note: str
     points: list[dict[str, float]] = field(default_factory=list)
 
@@ -116,7 +128,7 @@ def measure(
     cls = registry.algorithm(row.method).value
     claim = claim_of(cls, row)
     exponent = exponent_of(claim, row)
-    target = None if exponent is None else predict.asymptotic(exponent, row.set_by, q)
+    target = None if exponent is None else row.expected or predict.asymptotic(exponent, row.set_by, q)
     table = runs_by_value(points, results)
     values = whole(row, table)
     counted = _counted(row)
@@ -150,6 +162,8 @@ def measure(
         own_notion=own_notion(row, sides.own or points, results),
         noise=noise(row, points, sides.without_noise, results, fits["cost"]),
         needed=needed(row, said, shown, fits[counted]),
+        against=against(row, points, sides.against, results),
+        logarithm=logarithm(row, shown) if claim and claim.tilde else "",
         points=shown,
     )
 

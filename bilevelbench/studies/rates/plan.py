@@ -100,6 +100,13 @@ def plan_own_notion(row: RateRow, suite: RateSuite, registry: Registry) -> list[
     ]
 
 
+def plan_against(row: RateRow, suite: RateSuite, registry: Registry) -> list[Point]:
+    """The same row with another preset."""
+    if row.against is None:
+        return []
+    return plan_row(row.model_copy(update={"preset": row.against}), suite, registry)
+
+
 def plan_without_noise(row: RateRow, points: Sequence[Point], results: Results) -> list[Point]:
     """The same parameters where there is no noise, within the steps that the row took."""
     if not row.without_noise:

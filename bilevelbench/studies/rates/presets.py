@@ -25,9 +25,10 @@ _MADE_BY = {"rate": "from_rate", "theory": "from_theory", "horizon": "from_horiz
 def problem_at(row: RateRow, suite: RateSuite, registry: Registry, value: float) -> tuple[str, dict[str, Any]]:
     """The row's problem, by name and parameters, at this value of what is swept."""
     name, params = suite.problem_of(row)
-    if row.sweep is not None:
+    over = "eps" if row.made_for_eps else row.sweep
+    if over is not None:
         made: Problem = make(registry.problem(name), params)
-        params = {**params, **made.sweep(row.sweep, value)}
+        params = {**params, **made.sweep(over, value)}
     return name, params
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from bilevelbench.studies.rates.suite import RateRow
 
 FEWEST = 3  # values for a line
 
+_FLAT = 0.02  # calls of a step that differ by less have no logarithm
 _SAME = 0.1  # an accuracy, or a number of steps, that noise changes by less than this does not depend on it
 
 
@@ -25,6 +27,7 @@ class Sides:
     weakened: Sequence[Point] = ()
     own: Sequence[Point] = ()
     without_noise: Sequence[Point] = ()
+    against: Sequence[Point] = ()
 
 
 def fit_row(table: Mapping[float, pd.DataFrame], values: list[float], column: str, row: RateRow) -> Fit | None:
@@ -99,6 +102,33 @@ def noise(row: RateRow, points: Sequence[Point], without: Sequence[Point], resul
         return f"{told}; the schedule alone gives this slope; noise was not binding"
     there, here = (table[last][column].mean() for table in (still, with_noise))
     return f"{told}, and {column} of {there:.3g} in place of {here:.3g} at the end"
+
+
+def against(row: RateRow, points: Sequence[Point], others: Sequence[Point], results: Results) -> str:
+    """The calls of this preset over those of another one, at both ends of what both reached."""
+    if row.against is None:
+        return ""
+    mine, theirs = runs_by_value(points, results), runs_by_value(others, results)
+    both = [v for v in whole(row, mine) if v in whole(row, theirs)]
+    if not both:
+        return f"no value was reached with the {row.against} preset too"
+    ratios = [float((mine[v]["cost"] / theirs[v]["cost"].to_numpy()).mean()) for v in (both[0], both[-1])]
+    what = row.sweep or "eps"
+    ends = f"{ratios[0]:.3g} at {what} {both[0]:.3g} and {ratios[1]:.3g} at {both[-1]:.3g}"
+    return f"calls over those of the {row.against} preset: {ends}"
+
+
+def logarithm(row: RateRow, points: Sequence[Mapping[str, float]]) -> str:
+    """The calls of a step as a line in log(1/eps): the logarithm that a claim hides."""
+    if row.eps is None or len(points) < FEWEST:
+        return ""
+    x = np.log(1 / np.array([p["eps"] for p in points]))
+    each = np.array([p["cost"] / p["steps"] for p in points])
+    if np.ptp(each) < _FLAT * each.max():
+        return ""
+    slope, start = np.polyfit(x, each, 1)
+    off = float(np.abs(start + slope * x - each).max() / each.min())
+    return f"calls of a step: {start:.3g} {slope:+.3g} log(1/eps), within {math.ceil(100 * off)}%"
 
 
 def needed(row: RateRow, said: str, points: Sequence[Mapping[str, float]], free: Fit | None) -> str:

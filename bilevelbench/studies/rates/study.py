@@ -12,9 +12,17 @@ from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.model.problem import Problem
 from bilevelbench.studies.rates.counted import measure_counted
-from bilevelbench.studies.rates.measure import Measurement, Sides, measure
-from bilevelbench.studies.rates.plan import Point, plan_own_notion, plan_row, plan_weakened, plan_without_noise
+from bilevelbench.studies.rates.measure import Measurement, measure
+from bilevelbench.studies.rates.plan import (
+    Point,
+    plan_against,
+    plan_own_notion,
+    plan_row,
+    plan_weakened,
+    plan_without_noise,
+)
 from bilevelbench.studies.rates.presets import preset_of
+from bilevelbench.studies.rates.sides import Sides
 from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite
 from bilevelbench.studies.rates.tuned import Run, search
 
@@ -24,6 +32,7 @@ class _Planned:
     row: RateRow
     points: list[Point]
     own: list[Point]
+    against: list[Point]
     tuned: str = ""
 
 
@@ -39,14 +48,14 @@ def run_rates(
     """Two passes, since the necessity check is held against the steps that a row took."""
     rows = [row.quickly() if quick else row for row in _wanted(suite, methods, setting)]
     planned = [_planned(row, suite, registry, run, preset) for row in rows if not row.counted]
-    results = run([p.trial for one in planned for p in (*one.points, *one.own)])
+    results = run([p.trial for one in planned for p in (*one.points, *one.own, *one.against)])
     weakened = [plan_weakened(one.row, suite, registry, one.points, results, preset) for one in planned]
     quiet = [plan_without_noise(one.row, one.points, results) for one in planned]
     results = run([p.trial for points in (*weakened, *quiet) for p in points])
     measured = [
         measure(
-            one.row, one.points, Sides(weak, one.own, still), results, registry, drift_of(suite, one.row, registry),
-            one.tuned, preset,
+            one.row, one.points, Sides(weak, one.own, still, one.against), results, registry,
+            drift_of(suite, one.row, registry), one.tuned, preset,
         )
         for one, weak, still in zip(planned, weakened, quiet, strict=True)
     ]  # fmt: skip
@@ -70,11 +79,11 @@ def _wanted(suite: RateSuite, methods: Sequence[str], setting: str | None) -> li
 
 
 def _planned(row: RateRow, suite: RateSuite, registry: Registry, run: Run, preset: Preset) -> _Planned:
-    own = plan_own_notion(row, suite, registry)
+    own, against = plan_own_notion(row, suite, registry), plan_against(row, suite, registry)
     if preset_of(row, preset) != "tuned":
-        return _Planned(row, plan_row(row, suite, registry, preset), own)
+        return _Planned(row, plan_row(row, suite, registry, preset), own, against)
     found = search(row, suite, registry, run)
-    return _Planned(row, found.points, own, found.told)
+    return _Planned(row, found.points, own, against, found.told)
 
 
 def drift_of(suite: RateSuite, row: RateRow, registry: Registry) -> float | None:

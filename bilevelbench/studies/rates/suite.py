@@ -45,7 +45,8 @@ class RateRow(_Table):
     -sqrt(rho_phi eps), `mean` the first T whose mean of |grad phi| over t < T is at most eps. `horizons`: exponents of
     two, for methods whose steps are set by the number of steps; the accuracy of T is the mean of |grad phi| over t < T.
     `sweep`: what the problem changes (`Problem.sweep`) between the smallest and the largest of `values`, at the accuracy
-    `at_eps`. `on` names another problem than the suite's, and `problem` has its parameters.
+    `at_eps`. With `made_for_eps` each accuracy has a problem of its own, by `sweep("eps", value)`: that of a lower bound. `on`
+    names another problem than the suite's, and `problem` has its parameters.
 
     `params` are handed to the preset if it takes them, and replace its choice if not. Preset `tuned` is `tuned_base`
     with the x-step that takes the fewest calls, searched from `tuned_from` times that of the base, for each combination of
@@ -55,9 +56,12 @@ class RateRow(_Table):
     preset, it is divided by that, or with `over_power` by its logarithm alone, that is by the parameter over this power of the
     swept value; with `logs` the count has those logarithms, and they are allowed for. `set_by` says what the
     preset depends on, and with that how the claim's exponent shows on the tail (`predict.asymptotic`). `claimed` replaces the
-    claim's exponent, for parameters that it is not about; `lower_bound` is that of any method with the same oracle.
+    claim's exponent, for parameters that it is not about; `expected` is what the claim can show on this instance, if that is
+    known to be less; `lower_bound` is that of any method with the same oracle.
+
     With `counted`, the powers in which parameters of the preset (or what is swept) enter the cost, nothing is run. With
-    `without_noise` the same parameters run on the same instances without their noise too, which tells whether it binds.
+    `without_noise` the same parameters run on the same instances without their noise too, which tells whether it binds. The
+    row also runs with the preset `against`, and the note has the ratio of the calls.
     """
 
     method: str
@@ -86,12 +90,15 @@ class RateRow(_Table):
     over_power: float = 0.0
     logs: bool = False
     claimed: PositiveFloat | None = None
+    expected: PositiveFloat | None = None
     lower_bound: PositiveFloat | None = None
     cap: Budget = Budget(steps=2_000_000)
     weakened: Weakened | None = None
     own_notion: str | None = None
     counted: dict[str, float] = {}
     without_noise: bool = False
+    against: Preset | None = None
+    made_for_eps: bool = False
     quick: dict[str, Any] = {}
     note: str = ""
 
@@ -111,6 +118,8 @@ class RateRow(_Table):
             raise ValueError("`sweep` and `values = [low, high]` go together")
         if self.values is not None and self.values[0] >= self.values[1]:
             raise ValueError(f"values = {list(self.values)}: the smallest comes first")
+        if self.made_for_eps and self.eps is None:
+            raise ValueError("made_for_eps: it goes with `eps`")
         if self.over_power and (self.over is None or self.sweep is None):
             raise ValueError(f"over_power = {self.over_power:g}: it goes with `over` and `sweep`")
         if self.eps is not None and self.eps[0] <= self.eps[1]:

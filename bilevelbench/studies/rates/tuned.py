@@ -91,10 +91,8 @@ def search(row: RateRow, suite: RateSuite, registry: Registry, run: Run) -> Tune
         for (i, power), points in planned.items():
             _note(row, searches[i], power, points, results)
     chosen = [min((s for s in searches if s.value == value), key=lambda s: s.calls) for value in row.grid()]
-    points: list[Point] = []
-    for s in chosen:
-        points += kept[searches.index(s), s.best if s.best is not None else min(s.tried)]
-    return TunedRow(points, _told(row, chosen))
+    best = [kept[searches.index(s), s.best if s.best is not None else min(s.tried)] for s in chosen]
+    return TunedRow([point for points in best for point in points], _told(row, chosen))
 
 
 def _plan(row: RateRow, suite: RateSuite, registry: Registry, s: _Search, power: float) -> list[Point]:

@@ -84,7 +84,7 @@ class BOME(Algorithm):
         return {"grad_f": 1, "grad_g": 1, "grad_g_x": 1, "grad_g_y": self.K, **values}
 
     @classmethod
-    def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0, power: float = 2 / 3) -> Self:
-        """xi ~ T^-power for both levels, K = 20; 2/3 balances the two terms of the method's bound, 1/(xi T) and sqrt(xi)."""
+    def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0, power: float = 0.5) -> Self:
+        """xi ~ T^-power for both levels, K = 20; the power 1/2 is that of the method's paper."""
         xi = 0.25 * scale * (steps / 64) ** -power
         return cls(K=20, xi_x=xi, xi_y=xi, a=1 / (2 * constants.L_gy))

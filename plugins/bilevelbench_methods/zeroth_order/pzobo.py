@@ -40,6 +40,11 @@ class PZOBO(Directional):
         return State(x=x - self.eta_x * d, y=y, y0=s.y0)
 
     @classmethod
+    def from_rate(cls, constants: Constants, eps: float, scale: float = 1.0) -> Self:
+        """That of a horizon of dx^2 eps^-4 steps: eta_x ~ eps^2/dx^2."""
+        return cls.from_horizon(constants, max(1, round(constants.dim_x**2 / eps**4)), scale)
+
+    @classmethod
     def from_horizon(cls, constants: Constants, steps: int, scale: float = 1.0) -> Self:
         """eta_x ~ 1/(dx sqrt(T)) with one direction."""
         eta_x = 2 * scale / (constants.dim_x * steps**0.5)

@@ -41,10 +41,13 @@ def test_counted_rows_stand_in_their_place_and_run_nothing():
     (found,) = run_rates(suite, registry(), nothing)
     assert found.measured == pytest.approx(1)
     assert found.columns["eta_x^-1"][0] == pytest.approx(0)
-    assert "counted, not run" in notes([found.as_dict()])[0]
+    swept = found.as_dict() | {"over": "kappa"}
+    assert "by factor: eta_x^-1 0.00 [0.00, 0.00], lam 1.00 [1.00, 1.00]; counted, not run" in notes([swept])[
+        0
+    ].replace("-0.00", "0.00")
 
 
 def test_factor_that_the_preset_does_not_set_is_named():
     row = RateRow(method="f2ba", eps=(0.2, 0.01), preset="rate", counted={"eta": -1})
-    with pytest.raises(InvalidInput, match="counted: the preset of f2ba sets no 'eta'.*eta_x"):
+    with pytest.raises(InvalidInput, match=r"counted: the preset of f2ba sets no 'eta'.*eta_x"):
         measure_counted(row, RateSuite(title="t", row=(row,)), registry())

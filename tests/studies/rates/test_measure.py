@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bilevelbench.cli.app import app
+from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.loop import run_pack
 from bilevelbench.errors import InvalidInput
@@ -115,6 +116,21 @@ def test_sweep_asks_the_problem_what_to_change_and_fits_each_query():
     assert "grad_g" not in found.columns  # nobody asks for it
 
 
+def test_what_a_claim_can_show_on_an_instance_is_not_called_its_claim():
+    row = RateRow(
+        method="aid",
+        rule="hit",
+        sweep="kappa",
+        values=(1.0, 2.83),
+        set_by="sweep",
+        seeds=2,
+        log_free="cost",
+        expected=0.5,
+    )
+    (found,) = run_rates(suite(row), registry(), run)
+    assert (found.claimed, found.target) == (4, 0.5)
+
+
 def test_weakened_row_is_run_on_the_whole_grid_within_a_multiple_of_the_steps_there():
     row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened=LAM4)
     points = plan_row(row, suite(row), registry())
@@ -201,13 +217,71 @@ def test_weakened_row_may_multiply_a_parameter():
     assert [p.trial.algorithm.params["K"] for p in weak] == [math.ceil(full[p.value] / 4) for p in weak]
 
 
+def test_weakened_row_may_halve_an_exponent():
+    weakened = {"text": "half the exponent", "powers": {"B_in": 0.5, "lam": 0.5}}
+    row = RateRow(
+        method="f2bsa", table=2, setting="partial", eps=(0.2, 0.1), seeds=2, problem={"sigma_f": 1.0}, weakened=weakened
+    )
+    given, weak = (
+        plan_row(row, suite(row), registry(), grid=[0.1], weakened=w)[0].trial.algorithm.params
+        for w in (None, row.weakened)
+    )
+    assert given["B_in"] == 400
+    assert (weak["B_in"], weak["B_out"]) == (20, given["B_out"])
+    assert weak["lam"] == pytest.approx(given["lam"] ** 0.5)
+
+
+def test_instance_may_be_another_one_for_each_accuracy():
+    row = RateRow(method="aid", rule="hit", eps=(0.01, 0.005), ratio=2, on="chain", made_for_eps=True, seeds=1)
+    dims = {p.value: p.trial.problem.params["dim"] for p in plan_row(row, suite(row), registry())}
+    assert dims == {0.01: 5, 0.005: 21}
+    for eps, dim in dims.items():
+        assert make(registry().problem("chain"), {"dim": dim}).eps >= eps
+
+
+def test_argument_of_a_preset_is_not_a_parameter_of_the_method():
+    row = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(6, 10), seeds=1, params={"power": 0.5})
+    steps = {p.value: p.trial.algorithm.params["xi_x"] for p in plan_row(row, suite(row), registry())}
+    assert steps[1024] == pytest.approx(steps[64] / 4)
+    with pytest.raises(InvalidInput, match=r"powr"):
+        plan_row(row.model_copy(update={"params": {"powr": 0.5}}), suite(row), registry())
+
+
+@pytest.mark.parametrize(("power", "slope"), [(2 / 3, 6.0), (0.5, 4.0)])
+def test_bome_shows_the_exponent_of_its_schedule(power, slope):
+    """6 (1 + 1/q)/2 for the schedule that its claim is about."""
+    row = RateRow(
+        method="bome",
+        rule="horizon",
+        set_by="steps",
+        horizons=(7, 12),
+        seeds=4,
+        log_free="cost",
+        params={"power": power},
+    )
+    (found,) = run_rates(suite(row), registry(), run)
+    assert found.log_free == pytest.approx(slope * (1 + 1 / 1.05) / 2, abs=0.25)
+    assert found.verdict == ("matches" if slope == 6 else "faster than claimed")
+
+
+def test_calls_are_held_against_those_of_another_preset():
+    """One step in 3.2 of the rate preset, whose loops have sixteen calls and not eleven."""
+    row = RateRow(method="aid", rule="hit", eps=(0.4, 0.2), seeds=2, preset="theory", against="rate")
+    (found,) = run_rates(suite(row), registry(), run)
+    assert found.against.startswith("calls over those of the rate preset: ")
+    ratio = float(found.against.split()[7])
+    assert 1.5 < ratio < 4
+    assert found.logarithm == ""  # nothing in it depends on eps
+
+
 def test_setting_picks_rows_and_an_unknown_one_is_named():
     with pytest.raises(InvalidInput, match="no setting 'ful'; it has deterministic"):
         run_rates(suite(RateRow(method="f2ba", eps=(0.2, 0.1))), registry(), run, setting="ful")
 
 
 @pytest.mark.parametrize(
-    "name", ["rates_table1", "rates_table2", "rates_table3", "rates_kappa", "rates_n", "rates_samples"]
+    "name",
+    [f"rates_{t}" for t in ("table1", "table2", "table3", "kappa", "n", "samples", "theory", "dim", "chain")],
 )
 def test_bundled_suite_plans(name):
     """Every row has a preset and a claim, and its quick form is valid too."""
@@ -220,7 +294,7 @@ def test_bundled_suite_plans(name):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--table", "9"], "unknown --table '9'; choose from 1, 2, 3, kappa, n, samples"),
+        (["--table", "9"], "unknown --table '9'; choose from 1, 2, 3, chain, dim, kappa, n, samples, theory"),
         (["--table", "kapa"], "did you mean 'kappa'"),
         (["--table", "1", "--suite", "x.toml"], "--table and --suite both name the rows"),
         (["--over", "mu"], "--over goes with --problem"),

@@ -13,7 +13,7 @@ from bilevelbench.report.analysis.rates import _OPTIONAL, _REQUIRED, COLUMNS, ce
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.studies.rates.measure import _unreached
 from bilevelbench.studies.rates.plan import Point
-from bilevelbench.studies.rates.sides import necessity, noise, own_notion
+from bilevelbench.studies.rates.sides import logarithm, necessity, needed, noise, own_notion
 from bilevelbench.studies.rates.suite import RateRow
 
 BLANK = _OPTIONAL | {"label": "m", "setting": "deterministic", "verdict": "matches"}
@@ -188,3 +188,30 @@ def test_noise_binds_only_where_it_changes_what_is_reached():
     assert "not binding" not in binds
     assert binds.endswith("and accuracy of 0.25 in place of 0.4 at the end")
     assert noise(row.model_copy(update={"without_noise": False}), [], [], made({})[1], None) == ""
+
+
+def on_a_line(eps: float, steps: float) -> dict[str, float]:
+    return {"eps": eps, "steps": steps, "cost": steps * (3 + 2 * np.log(1 / eps))}
+
+
+def test_logarithm_in_the_calls_of_a_step_is_fitted_and_told_with_how_far_it_is_off():
+    row = RateRow(method="f2ba", eps=(0.2, 0.05), ratio=2)
+    points = [on_a_line(eps, 7 / eps**2) for eps in row.grid()]
+    assert logarithm(row, points) == "calls of a step: 3 +2 log(1/eps), within 1%"
+    points[1]["cost"] *= 1.3
+    assert "within 1%" not in logarithm(row, points)
+    assert logarithm(row, [p | {"cost": 5 * p["steps"]} for p in points]) == ""
+
+
+def test_range_that_a_verdict_would_take_is_computed():
+    row = RateRow(method="f3bsa", table=2, setting="full", eps=(0.4, 0.1), ratio=2)
+    points = [{"eps": eps, "cost": eps**-3} for eps in (0.4, 0.2, 0.1)]
+    line = Fit(3.0, 2.9, 3.1, 3.5, ())
+    assert needed(row, "unmeasured", points, line) == (
+        "for a verdict it would take 4 values reached by all seeds: to eps 0.05, about 8.0e+03 calls in each trial there"
+    )
+    assert needed(row, "not straight", points, line) == (
+        "for a verdict it would take a range as long that starts where the second half does: to eps 0.05, about 1.1e+04 "
+        "calls in each trial there"
+    )
+    assert needed(row, "matches", points, line) == needed(row, "unmeasured", points[:1], None) == ""
