@@ -137,7 +137,7 @@ def _disarm() -> None:
 class Watched:
     """What a process that watches this one reads: the time (`time.monotonic`) by which code of others has to be back."""
 
-    deadline: memoryview | None = None  # one number in shared memory; None where nobody watches
+    deadline: memoryview[float] | None = None  # one number in shared memory; None where nobody watches
 
 
 watched = Watched()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -10,9 +13,11 @@ from pydantic import BaseModel, ValidationError
 
 from bilevelbench.errors import InvalidInput, faults, suggestion
 from bilevelbench.model.algorithm import Algorithm
+from bilevelbench.processes import noticing_ctrl_c
 
 PluginKind = Literal["method", "problem", "suite", "executor"]
 T = TypeVar("T")
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,23 @@ def wrong_executor(item: Any) -> str | None:
     if not cls.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         return f'executor {name!r} has the import path {path!r}; give one such as "package.module:Class"'
     return wrong_name(name)
+
+
+def load_apart(load: Callable[[], M]) -> M:
+    """What `load` imports. A plugin that goes to another folder meanwhile goes alone, and its KeyboardInterrupt is its own."""
+    here = None
+    with contextlib.suppress(OSError):  # a folder that somebody has removed
+        here = os.getcwd()
+    with noticing_ctrl_c() as pressed:
+        try:
+            return load()
+        except KeyboardInterrupt as error:
+            if pressed():
+                raise
+            raise ImportError("it raised KeyboardInterrupt, which nobody had pressed") from error
+        finally:
+            if here is not None:
+                os.chdir(here)
 
 
 def reason_of(error: BaseException) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import inspect
 import sys
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bilevelbench.discovery.entry import Entry, PluginKind, reason_of, wrong_class
+from bilevelbench.discovery.entry import Entry, PluginKind, load_apart, reason_of, wrong_class
 from bilevelbench.errors import InvalidInput, UnknownName
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.problem import Problem
@@ -79,7 +79,7 @@ def class_from_file(kind: PluginKind, name: str, base: type) -> Entry[Any]:
     return Entry(chosen, path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:12])
 
 
-@cache
+@functools.cache
 def _load_version(path: Path, digest: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"bilevelbench_file_{digest}", path)
     if spec is None or spec.loader is None:
@@ -87,7 +87,7 @@ def _load_version(path: Path, digest: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module  # dataclasses and pydantic look their module up by name
     try:
-        spec.loader.exec_module(module)
+        load_apart(functools.partial(spec.loader.exec_module, module))
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -18,7 +18,7 @@ import pluggy
 
 from bilevelbench import __version__
 from bilevelbench.discovery import hookspecs
-from bilevelbench.discovery.entry import Entry, PluginKind, reason_of, wrong_class, wrong_executor
+from bilevelbench.discovery.entry import Entry, PluginKind, load_apart, reason_of, wrong_class, wrong_executor
 from bilevelbench.discovery.hookspecs import GROUP
 from bilevelbench.discovery.loose_files import class_from_file, is_file
 from bilevelbench.errors import InvalidInput, UnknownName
@@ -60,7 +60,7 @@ class Registry:
         for point in sorted(found, key=_order):
             distribution, version = _distribution(point)
             try:
-                module = point.load()
+                module = load_apart(point.load)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a plugin may raise anything, even SystemExit, when imported

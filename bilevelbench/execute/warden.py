@@ -110,7 +110,7 @@ def guard(job: Job, control: Connection) -> None:
 
 
 class _Warden:
-    def __init__(self, job: Job, child: int, reading: int, deadline: memoryview) -> None:
+    def __init__(self, job: Job, child: int, reading: int, deadline: memoryview[float]) -> None:
         self.job, self.child, self.reading, self.deadline = job, child, reading, deadline
         self.printed = Printed()
         self.end = math.inf if job.seconds is None else time.monotonic() + job.seconds

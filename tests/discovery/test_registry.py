@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, PathDistribution
+from pathlib import Path
 
 import pytest
 
 from bilevelbench.discovery.catalogue import catalogue, describe
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.loose_files import file_and_class, is_file
-from bilevelbench.discovery.registry import Registry, registry
+from bilevelbench.discovery.registry import Registry, registry, registry_of
 from bilevelbench.errors import InvalidInput, UnknownName, faults, suggestion
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.plan.trial import Budget
@@ -345,3 +346,21 @@ def test_suggestion_of_nothing_close_is_the_list():
 def test_a_file_and_its_class(name, parts):
     assert file_and_class(name) == parts
     assert is_file(name) == parts[0].endswith(".py")
+
+
+def test_a_file_that_raises_keyboard_interrupt_or_goes_elsewhere_does_so_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pressed.py").write_text("import os\nos.chdir('/')\nraise KeyboardInterrupt\n")
+    with pytest.raises(InvalidInput, match="it raised KeyboardInterrupt, which nobody had pressed; fix the file"):
+        registry().algorithm("pressed.py")
+    assert Path.cwd() == tmp_path
+
+
+def test_a_process_for_some_plugins_loads_no_others(site, monkeypatch):
+    monkeypatch.syspath_prepend(str(site))
+    for name in PLUGINS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    chosen = registry_of(frozenset({"acme", "somebodys_file.py"}))
+    assert chosen.algorithms.keys() >= {"f2ba", "aid", "acme_gd"}
+    assert {entry.plugin for entry in chosen.algorithms.values()} == {"bilevelbench", "acme"}
+    assert PLUGINS.keys() & sys.modules.keys() == {"acme"}

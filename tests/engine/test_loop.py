@@ -17,7 +17,7 @@ from torch import Tensor
 
 import bilevelbench
 from bilevelbench import Algorithm, Instance, Oracle, PerLane, Problem, Reference, dot
-from bilevelbench.engine import loop
+from bilevelbench.engine import loop, record
 from bilevelbench.errors import InvalidInput
 from bilevelbench.plan.packs import plan
 from bilevelbench.plan.trial import Schedule, Trial
@@ -655,7 +655,7 @@ def test_second_order_target_is_not_met_at_a_saddle_where_the_gradient_is_small(
 
 
 def test_seconds_leave_out_evaluations(monkeypatch):
-    monkeypatch.setattr(loop, "time", Clock())
+    monkeypatch.setattr(record, "time", Clock())
     monkeypatch.setattr(Clock, "now", 0.0)
     results = run(one("one_second_steps", "slow_to_look_at", steps=9))
     assert Clock.now > 1000
@@ -664,7 +664,7 @@ def test_seconds_leave_out_evaluations(monkeypatch):
 
 
 def test_time_limit_leaves_out_evaluations(monkeypatch):
-    monkeypatch.setattr(loop, "time", Clock())
+    monkeypatch.setattr(record, "time", Clock())
     monkeypatch.setattr(Clock, "now", 0.0)
     got = row("one_second_steps", "slow_to_look_at", seconds=7)
     assert (got.status, got.steps, got.message) == ("timeout", 7, "ran for 7 of 7 seconds")

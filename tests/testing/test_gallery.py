@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_contained import CAUGHT, HARMLESS, NOT_SEEN
 
 from bilevelbench import Distributed, api
 from bilevelbench.cli.check import check_plugin
@@ -219,6 +220,10 @@ def test_run_all_finishes_with_all_of_them_installed(tmp_path):
     assert (rows["infinite_loop"].status, rows["infinite_loop"].message[:5]) == ("error", "hung:")
     assert rows["huge_memory"].status == "error"
     assert "exit code 3" in rows["exits"].message
+    by_cost = {"changes_returned", "sleeps_in_extras"}  # these are caught under other limits
+    attackers = {name: status for name, (status, _) in CAUGHT.items() if name not in by_cost}
+    assert {name: rows[name].status for name in attackers} == attackers
+    assert {rows[name].status for name in (*HARMLESS, *NOT_SEEN)} == {"budget"}
     assert {rows[name].status for name in built_in} <= {"budget", "target", "timeout"}
     made = subprocess.run([*command, "report", "out", "--format", "html"], **options)
     assert made.returncode == 0, made.stderr
