@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,15 @@ def differences(mine: Results, theirs: Results) -> Iterator[tuple[str, str]]:
     """(trial, sentence) for each trial that the official folder has with other numbers."""
     by_id = set(theirs.runs["trial_id"])
     alike = _by_question(theirs.runs)
+    mine_of, theirs_of = _by_trial(mine), _by_trial(theirs)
     for row in mine.runs.to_dict("records"):
         trial = row["trial_id"]
         if trial in by_id:
-            found = first_difference(_tables(mine, trial), _tables(theirs, trial), GROWING)
+            found = first_difference(mine_of(trial), theirs_of(trial), GROWING)
             if found is not None:
                 yield trial, f"the official folder has this trial; the first column that differs is {found[1]}"
         elif (other := alike.get(_question(row))) is not None:
-            said = _on_common_steps(_tables(mine, trial)[1], _tables(theirs, other)[1], str(row["dtype"]))
+            said = _on_common_steps(mine_of(trial)[1], theirs_of(other)[1], str(row["dtype"]))
             if said:
                 yield trial, f"the official trial {other} is the same but for its limits; {said}"
 
@@ -68,8 +69,11 @@ def _question(row: dict[Any, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in _SAME)
 
 
-def _tables(results: Results, trial: str) -> Tables:
-    return results.runs[results.runs["trial_id"] == trial], results.curve[results.curve["trial_id"] == trial]
+def _by_trial(results: Results) -> Callable[[str], Tables]:
+    """The rows of one trial, without a look through those of all others."""
+    runs, curves = (dict(iter(table.groupby("trial_id", sort=False))) for table in (results.runs, results.curve))
+    nothing = results.curve.iloc[:0]
+    return lambda trial: (runs[trial], curves.get(trial, nothing))
 
 
 def _on_common_steps(a: pd.DataFrame, b: pd.DataFrame, dtype: str) -> str:

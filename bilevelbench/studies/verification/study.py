@@ -31,7 +31,7 @@ from bilevelbench.studies.verification.sample import drawn, weights
 _UNREAD = {
     "facts.json": "is not read: what the page says of methods and problems comes from the official folder alone",
     "rates.json": "is not read: measured rates come from the official folder alone",
-    VERIFY: "came with the folder and was not read; this verification has verdicts of its own",
+    VERIFY: "was there before and is not read: this verification has verdicts of its own",
 }
 _ORDER = (
     TrialVerdict.IMPOSSIBLE,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -16,9 +18,10 @@ from machines import nudged
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import StoreError
 from bilevelbench.execute.executor import Execution
-from bilevelbench.results.schema import curve_table, runs_table
+from bilevelbench.results.schema import Results, curve_frame, curve_table, runs_frame, runs_table
 from bilevelbench.results.verified import TrialVerdict, mark, read_verified, write_verified
-from bilevelbench.studies.verification.again import Here
+from bilevelbench.studies.verification.again import Here, judge
+from bilevelbench.studies.verification.sample import drawn, weights
 from bilevelbench.studies.verification.study import verify
 
 
@@ -304,6 +307,60 @@ def test_what_is_forgiven_grows_with_the_steps(honest, tmp_path):
         assert steps[row] == {"early": 1, "late": 9}[name]
         put(tmp_path / name, draft)
         assert {one.verdict for one in verified(tmp_path / name).judged} == {verdict}
+
+
+def test_what_decides_ranks_weighs_more():
+    """A first place at each of the three accuracies weighs three, a second one half of that, and nothing reached a tenth."""
+    reach = {"fast": 10.0, "slow": 100.0, "never": math.inf}
+    runs = [
+        {"trial_id": name, "algorithm": name, "problem": "p", "seed": 0, "status": "budget", "cost": 200.0}
+        for name in reach
+    ]
+    curve = [
+        {"trial_id": name, "step": n, "cost": 200.0 if n == 2 else min(cost, 150.0) * n, "phi": 1.0 - n,
+         "grad_phi": 1e-4 if n and cost < math.inf else 1.0, "grad_phi_error": 0.0}
+        for name, cost in reach.items()
+        for n in range(3)
+    ]  # fmt: skip
+    worth = weights(Results(runs_frame(runs), curve_frame(curve), []))
+    assert worth == pytest.approx({"fast": 3.1, "slow": 1.6, "never": 0.1})
+
+
+def test_the_sample_follows_the_weights():
+    worth = {"heavy": 100.0, **{f"light{n}": 0.1 for n in range(9)}}
+    found = Counter(name for seed in range(200) for name in drawn(worth, worth, 1, seed))
+    assert found["heavy"] > 190
+    assert len(drawn(worth, worth, 4, 0)) == len(set(drawn(worth, worth, 4, 0))) == 4
+    assert drawn(worth, worth, 99, 0) == sorted(worth)
+
+
+@pytest.mark.parametrize(
+    ("message", "verdict"),
+    [
+        ("could not be set up: data file 'mnist' is in none of six places", TrialVerdict.NOT_RUN),
+        ("its worker process was killed", TrialVerdict.NOT_RUN),
+        ("in step 3: ZeroDivisionError", TrialVerdict.DIFFERS),
+    ],
+    ids=["data", "worker", "own"],
+)
+def test_a_trial_that_fails_here_differs_unless_this_place_is_at_fault(honest, message, verdict):
+    draft = of(honest, "f2ba")
+    one = draft.runs.iloc[:1]
+    curve = draft.curve[draft.curve["trial_id"] == one["trial_id"].iloc[0]]
+    failed = one.assign(status="error", message=message)
+    found, why = judge((one, curve), (failed, curve.iloc[:0]))
+    assert found is verdict
+    assert message in why
+
+
+def test_an_end_that_was_moved_differs_although_every_bit_agrees(honest):
+    draft = of(honest, "f2ba")
+    one = draft.runs.iloc[:1]
+    curve = draft.curve[draft.curve["trial_id"] == one["trial_id"].iloc[0]]
+    moved = one.assign(status="stopped", steps=int(curve["step"].iloc[-2]))
+    found, why = judge((moved, curve.iloc[:-1]), (one, curve))
+    assert found is TrialVerdict.DIFFERS
+    assert "every evaluation is the same to the last bit, and yet it ends by stopped" in why
 
 
 def test_the_seed_chooses_the_sample(honest):
