@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import signal
+import time
 import warnings
 from contextlib import suppress
-from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import BilevelbenchError
 
 #: For the test of each kind.
@@ -28,19 +30,34 @@ values = st.recursive(
 
 
 def survives(examples, strategy, target):
-    """`target` takes each of so many inputs: it comes to an end within ten seconds, or says what is wrong with it."""
+    """`target` takes each of so many inputs: it comes to an end, or says what is wrong with it, in ten seconds of work."""
 
     @settings(
-        max_examples=examples, derandomize=True, database=None, deadline=timedelta(seconds=10),
+        max_examples=examples, derandomize=True, database=None, deadline=None,
         suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink],
     )  # fmt: skip
     @given(strategy)
     def once(value):
-        with warnings.catch_warnings(), suppress(BilevelbenchError):
-            warnings.simplefilter("ignore", RuntimeWarning)  # of numbers that overflow
-            target(value)
+        begin = time.process_time()
+        signal.alarm(120)  # for what waits instead of working
+        try:
+            with warnings.catch_warnings(), suppress(BilevelbenchError):
+                warnings.simplefilter("ignore", RuntimeWarning)  # of numbers that overflow
+                target(value)
+        finally:
+            signal.alarm(0)
+        assert time.process_time() - begin < 10
 
-    once()
+    registry()  # not in the time of the first one
+    before = signal.signal(signal.SIGALRM, _hangs)
+    try:
+        once()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def _hangs(*_):
+    raise AssertionError("it hangs")
 
 
 @st.composite

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -55,9 +56,9 @@ def classes_in_file(name: str) -> list[type]:
 def class_from_file(kind: PluginKind, name: str, base: type) -> Entry[Any]:
     """A class from a loose file. Its version is a hash of the file, so that an edited file is a new method."""
     file, wanted = file_and_class(name)
-    path = Path(file).resolve()
-    if not path.is_file():
+    if not os.path.isfile(file):  # which is no error for a name that no file can have
         raise InvalidInput(f"{kind} file {file!r} does not exist; check the path")
+    path = Path(file).resolve()
     module = load_file(path)
     classes = {
         c.__name__: c

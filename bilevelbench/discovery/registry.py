@@ -6,6 +6,7 @@ rest down. Plugins are loaded in the order of their distribution's name, the bui
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -159,10 +160,9 @@ class Registry:
     def suite(self, name: str) -> Path:
         """By name, or the path of a TOML file."""
         if name.endswith(".toml"):
-            path = Path(name)
-            if not path.is_file():
+            if not os.path.isfile(name):  # which is no error for a name that no file can have
                 raise InvalidInput(f"suite file {name!r} does not exist; check the path")
-            return path
+            return Path(name)
         if name not in self.suites:
             raise UnknownName("suite", name, self.suites, self._hint())
         return self.suites[name].value

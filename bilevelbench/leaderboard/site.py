@@ -55,7 +55,7 @@ class Site:
         ]
         self.tables = {key: summary(part) for key, part in self.parts.items()}
         behind = self.runs.groupby(["mode", "setting", "title", "method"])["trial_id"]
-        self._trials: dict[tuple[str, ...], list[str]] = {key: list(ids) for key, ids in behind}
+        self._trials: dict[Any, list[str]] = {key: list(ids) for key, ids in behind}
         self.failures = self._failures()
         self.environments = self._environments()
 
