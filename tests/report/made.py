@@ -53,5 +53,6 @@ def rate_row(**given):
         "low_free": None, "high_free": None, "lower_bound": None, "columns": {}, "tuned": "",
         "log_free_of": "cost", "second_half": None, "local_slopes": [2.0, 2.0], "eps_max": 0.4, "eps_min": 0.1,
         "rule": "hit", "seeds": 4, "success": None, "verdict": "matches", "unreached": [], "necessity": "",
+        "noise": "", "needed": "", "against": "", "logarithm": "", "problem": "", "preset": "", "q": None, "largest_eps": None,
         "own_notion": "", "note": "", "points": points,
     } | given  # fmt: skip

@@ -58,7 +58,8 @@ def read_tuning(folder: Path) -> Tuning | None:
     title, summary = (printable(record.get(name, "")) for name in ("title", "summary"))
     found = Tuning(title, summary, record["rule"], record["rows"])
     try:
-        readable(found), remarks(found)  # numbers that do not fit each other show here
+        if found.rows:
+            readable(found), remarks(found)  # numbers that do not fit each other show here
     except UNSHOWABLE as error:
         raise StoreError(
             f"{str(path)!r} has a row that cannot be shown ({error!r}); run `bilevelbench tune` again"
