@@ -80,6 +80,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return markdown
 
 
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """The theme's search is a dialog without a name, which those who cannot see it need."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
 def _set(match: re.Match[str]) -> str:
     block = match[0]
     return block if block.startswith("```") else equations(block.splitlines()) + "\n"
