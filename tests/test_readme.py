@@ -58,7 +58,9 @@ def wheel(tmp_path_factory) -> Path:
     left_out = shutil.ignore_patterns(".git", ".venv*", "build", "*_cache", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT, folder / "source", ignore=left_out)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run([*pip, "--no-index", "-w", folder, folder / "source"], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [*pip, "--no-index", "-w", folder, folder / "source"], capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     (built,) = folder.glob("*.whl")
     return built
@@ -70,7 +72,9 @@ def test_from_nothing_to_a_figure_in_a_fresh_environment(wheel, tmp_path):
     dependencies = str(Path(distribution("torch").locate_file("")).resolve())
     lines = []
     for command in from_nothing():
-        if command.startswith("pip install"):  # without the network: the wheel, and the dependencies of this environment
+        if command.startswith(
+            "pip install"
+        ):  # without the network: the wheel, and the dependencies of this environment
             written = f"open(site.getsitepackages()[0] + '/dependencies.pth', 'w').write({dependencies!r})"
             lines.append(f"pip install --no-deps --no-index {shlex.quote(str(wheel))}")
             lines.append(f"python -c {shlex.quote(f'import site; {written}')}")

@@ -16,7 +16,7 @@ from bilevelbench.cli.tutorial import STEPS
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "site"))
 
-from command_line import examples, verbs  # noqa: E402
+from command_line import examples, verbs
 
 #: Examples that are not run here, and where they are.
 ELSEWHERE = {
@@ -103,8 +103,16 @@ def test_the_shell_completes_verbs_and_names():
     assert cli("list", "methods", "--json")[0] == 0  # whose rows are remembered
 
     def completed(line: str) -> list[str]:
-        words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_BILEVELBENCH_COMPLETE": "complete_bash"}
-        program = [sys.executable, "-c", "import sys; sys.argv[0] = 'bilevelbench'; from bilevelbench.cli.app import main; main()"]
+        words = {
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(line.split(" ")) - 1),
+            "_BILEVELBENCH_COMPLETE": "complete_bash",
+        }
+        program = [
+            sys.executable,
+            "-c",
+            "import sys; sys.argv[0] = 'bilevelbench'; from bilevelbench.cli.app import main; main()",
+        ]
         done = subprocess.run(program, env={**os.environ, **words}, capture_output=True, text=True)
         return done.stdout.split()
 

@@ -1,4 +1,4 @@
-"""The whole site, built as CI does: no warning, no broken link, nothing from the network, and in a real Chromium no overflow and
+"""The whole site, built as CI does: no warning, no broken link, nothing from the network; in a real Chromium no overflow, and
 no violation that axe finds.
 
 Needs MkDocs (extra `docs`), a browser and, for axe, npm or `build/axe.min.js`. Screenshots go to build/screenshots.
@@ -97,7 +97,12 @@ def browser():
         missing("there is no chromium; install Debian's: apt-get install chromium")
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--host-resolver-rules=MAP * ~NOTFOUND"]
+        arguments = [
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+        ]
         chromium = playwright.chromium.launch(executable_path=path, args=arguments)
         yield chromium
         chromium.close()
@@ -143,7 +148,9 @@ def test_axe_finds_nothing(site, browser, axe, name, scheme):
     page.goto((site / name).as_uri())
     page.wait_for_timeout(500)
     page.evaluate(axe)
-    found = page.evaluate("axe.run().then(done => done.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 200))]))")
+    found = page.evaluate(
+        "axe.run().then(done => done.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 200))]))"
+    )
     page.close()
     assert found == []
 

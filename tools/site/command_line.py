@@ -56,6 +56,8 @@ def _parameters(verb: Any) -> str:
     for parameter in verb.get_params(context):
         named = parameter.opts if parameter.opts[0].startswith("-") else [parameter.name.upper()]
         default = getattr(parameter, "default", None)
-        shown = code(default) if isinstance(default, int | float | str) and default is not False and default != "" else ""
+        shown = (
+            code(default) if isinstance(default, int | float | str) and default is not False and default != "" else ""
+        )
         rows.append((", ".join(code(name) for name in named), shown, escape(getattr(parameter, "help", "") or "")))
     return table(("option", "default", "meaning"), rows)

@@ -51,5 +51,3 @@ def _runs(lines: list[str]) -> Iterable[tuple[list[str], bool]]:
             run = []
         if line.strip():
             run.append(line.rstrip())
-
-

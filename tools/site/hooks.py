@@ -9,17 +9,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from choice import choice_page  # noqa: E402
-from command_line import command_line_page  # noqa: E402
-from mathematics import equations  # noqa: E402
-from mkdocs.structure.files import File, Files  # noqa: E402
-from names import name_table  # noqa: E402
-from registered import catalogue_pages  # noqa: E402
-from suite_files import suite_models  # noqa: E402
+from choice import choice_page
+from command_line import command_line_page
+from mathematics import equations
+from mkdocs.structure.files import File, Files
+from names import name_table
+from registered import catalogue_pages
+from suite_files import suite_models
 
-from bilevelbench.discovery.registry import registry  # noqa: E402
-from bilevelbench.leaderboard.collect import load  # noqa: E402
-from bilevelbench.leaderboard.site import Site  # noqa: E402
+from bilevelbench.discovery.registry import registry
+from bilevelbench.leaderboard.collect import load
+from bilevelbench.leaderboard.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "leaderboard" / "results" / "official"
@@ -56,10 +56,10 @@ def which_method() -> str:
     boards = {board.setting: board.rows for board in site.boards if board.mode == "default"}
     trials = len(site.runs)
     lead = (
-        f"The numbers are those of the published results, {trials:,} trials of {len(site.methods)} methods on {len(site.titles)} "
-        "problems, with default parameters, and are read when this page is built. *Reached* counts pairs of a trial and an "
-        "accuracy of |grad phi|; *cost / best* is the median over problems and accuracies, with a Hessian-vector product at the "
-        "price of one gradient. A rank comes with the interval in which it lies if the trials are drawn again."
+        f"The numbers are those of the published results, {trials:,} trials of {len(site.methods)} methods on "
+        f"{len(site.titles)} problems, with default parameters, and are read when this page is built. *Reached* counts pairs "
+        "of a trial and an accuracy of |grad phi|; *cost / best* is the median over problems and accuracies, with a "
+        "Hessian-vector product at the price of one gradient. A rank comes with the interval in which it lies if the trials are drawn again."
     )
     return choice_page(boards, site.kinds, lead)
 
@@ -88,4 +88,3 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 def _set(match: re.Match[str]) -> str:
     block = match[0]
     return block if block.startswith("```") else equations(block.splitlines()) + "\n"
-

@@ -73,7 +73,9 @@ def _row(text: str) -> str:
             words = "word" in (before, kind)
             if spaced and out and (words or (before not in ("operator", "") and kind != "operator")):
                 out.append(f'<mspace width="{0.35 if words else 0.17}em"></mspace>')
-            out.append(_element(kind, token, prefix=before in ("", "operator") and not (out and out[-1].endswith(">)</mo>"))))
+            out.append(
+                _element(kind, token, prefix=before in ("", "operator") and not (out and out[-1].endswith(">)</mo>")))
+            )
         before, spaced = kind, False
     return f"<mrow>{''.join(out)}</mrow>"
 
@@ -87,7 +89,9 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_word(token: str) -> bool:
-    return len(token.rstrip("'")) > 1 and token not in GREEK and token not in FUNCTIONS and not _PRODUCT.fullmatch(token)
+    return (
+        len(token.rstrip("'")) > 1 and token not in GREEK and token not in FUNCTIONS and not _PRODUCT.fullmatch(token)
+    )
 
 
 def _attached(kind: str, token: str, base: str) -> str:

@@ -36,7 +36,12 @@ def _methods(rows: list[dict[str, Any]]) -> str:
         mine = [row for row in rows if family_of(row["family"]) == family]
         if mine:
             cells = [
-                (_link("methods", row["name"]), row["oracle"], escape(", ".join(row["settings"]) or "none"), escape(row["what"]))
+                (
+                    _link("methods", row["name"]),
+                    row["oracle"],
+                    escape(", ".join(row["settings"]) or "none"),
+                    escape(row["what"]),
+                )
                 for row in mine
             ]
             lines += ["", f"## {family.capitalize()}", "", table(("method", "oracle", "claims", "what it does"), cells)]
@@ -66,7 +71,9 @@ def _page(facts: Facts, names: set[str]) -> str:
     if facts.references:
         lines += ["", "## References", "", *(f"- {escape(reference)}" for reference in facts.references)]
     others = f"[All {facts.kind}s](../{facts.kind}s.md)"
-    return "\n".join(lines) + f"\n\n{code(f'bilevelbench info {facts.name}')} prints this page in a terminal. {others}.\n"
+    return (
+        "\n".join(lines) + f"\n\n{code(f'bilevelbench info {facts.name}')} prints this page in a terminal. {others}.\n"
+    )
 
 
 def _claim(claim: dict[str, Any]) -> str:

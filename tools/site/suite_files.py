@@ -32,15 +32,23 @@ MODELS: dict[str, type[BaseModel]] = {
 def suite_models() -> str:
     parts = []
     for name, model in MODELS.items():
-        said = "".join(f"<p>{prose(' '.join(part.split()))}</p>" for part in inspect.cleandoc(model.__doc__ or "").split("\n\n"))
-        rows = [(code(key), code(_type(field.annotation)), _default(field)) for key, field in model.model_fields.items()]
+        said = "".join(
+            f"<p>{prose(' '.join(part.split()))}</p>" for part in inspect.cleandoc(model.__doc__ or "").split("\n\n")
+        )
+        rows = [
+            (code(key), code(_type(field.annotation)), _default(field)) for key, field in model.model_fields.items()
+        ]
         parts.append(f"### {name}\n\n{said}\n\n{table(('field', 'type', 'default'), rows)}\n")
     return "\n".join(parts)
 
 
 def _type(annotation: Any) -> str:
     """Without the modules and the bounds that pydantic notes."""
-    text = annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__origin__") else str(annotation)
+    text = (
+        annotation.__name__
+        if isinstance(annotation, type) and not hasattr(annotation, "__origin__")
+        else str(annotation)
+    )
     text = re.sub(r"Annotated\[(\w+), [^\]]*\]+", r"\1", text)
     return re.sub(r"\b(?:typing|bilevelbench)(?:\.\w+)*\.(?=\w)", "", text)
 
