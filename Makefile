@@ -86,7 +86,7 @@ docs: $(VENV)/.test
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell
+	$(BIN)/codespell -D - -D tools/words.txt  # common mistakes, and our own terms
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -73,6 +73,18 @@ def test_hooks_have_the_versions_of_the_constraints():
         assert version == pinned()[name]
 
 
+def test_the_citation_has_the_version_of_the_project():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == PROJECT["project"]["version"]
+
+
+def test_every_page_of_the_guides_is_in_the_navigation():
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    named = set(re.findall(r"[\w/-]+\.md", yaml.dump(config["nav"])))
+    there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert {name for name in there - named if not name.startswith("decisions/")} == set()
+
+
 def test_every_fragment_is_of_a_known_type():
     types = {one["directory"] for one in PROJECT["tool"]["towncrier"]["type"]}
     for fragment in (ROOT / "changes").glob("*.md"):

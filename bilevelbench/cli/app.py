@@ -31,7 +31,7 @@ _FIRST = """\
 bilevelbench compares methods for bilevel optimisation and counts every call that they make.
 
 To begin with:  bilevelbench tutorial         four commands, explained and run, in a temporary folder
-An example:     bilevelbench run -a f2ba -a aid -p quadratic --budget 3000 -o out
+Example:        bilevelbench run -a f2ba -a aid -p quadratic --budget 3000 -o out
 What there is:  bilevelbench list             methods, problems, suites
 One of them:    bilevelbench info f2ba        equations, parameters, claims
 Your own:       bilevelbench new method mine --file

@@ -1,4 +1,4 @@
-"""The whole site, built as CI does: no warning, no broken link, nothing from the network, and in a real Chromium no overflow and
+"""The whole site, built as CI does: no warning, no broken link, nothing from the network; in a real Chromium no overflow, and
 no violation that axe finds.
 
 Needs MkDocs (extra `docs`), a browser and, for axe, npm or `build/axe.min.js`. Screenshots go to build/screenshots.

@@ -20,7 +20,7 @@ from choice import advice, choice_page  # noqa: E402
 from command_line import command_line_page, examples, verbs  # noqa: E402
 from fragments import docstring  # noqa: E402
 from mathematics import GREEK, equation, equations  # noqa: E402
-from names import about, explained, name_table  # noqa: E402
+from names import ENTRY, about, explained, name_table  # noqa: E402
 from registered import catalogue_pages  # noqa: E402
 from suite_files import MODELS, suite_models  # noqa: E402
 
@@ -117,13 +117,13 @@ def test_the_page_has_a_table_for_each_board():
 def test_every_public_name_is_explained_with_an_example():
     """A name has one entry in docs/reference, and below it, before the next one, a block of code that uses it."""
     assert set(explained()) == set(bilevelbench.__all__)
-    entry = re.compile(r"^(?:::: bilevelbench\.|## .*\{ #bilevelbench\.)(\w+).*$", re.M)
     for path in sorted((ROOT / "docs" / "reference").glob("*.md")):
-        found = list(entry.finditer(path.read_text(encoding="utf-8")))
+        found = list(ENTRY.finditer(path.read_text(encoding="utf-8")))
         for match, after in itertools.pairwise([*found, None]):
             below = match.string[match.end() : after.start() if after else None]
             shown = "\n".join(re.findall(r"(?ms)^```python\n(.*?)^```$", below))
-            assert re.search(rf"\b{match[1]}\b", shown), f"{path.name} explains {match[1]} without an example"
+            name = (match[1] or match[2]).removeprefix("bilevelbench.")
+            assert re.search(rf"\b{name}\b", shown), f"{path.name} explains {name} without an example"
 
 
 def test_every_public_name_has_a_first_sentence():

@@ -24,8 +24,8 @@ Ask three questions:
 
 1. **Are the answers exact?** Without noise and without mini-batches take the first table. With noise in f alone the second,
    with noise in g as well the third; with a finite data set that you draw batches from, the one on finite sums.
-2. **Can you afford products with second derivatives?** Automatic differentiation gives a Hessian-vector product for the price of
-   a few gradients, but needs the memory for it. If not, take the best method whose oracle is *gradient*.
+2. **Can you afford products with second derivatives?** Automatic differentiation gives a Hessian-vector product for the price
+   of a few gradients, but needs the memory for it. If not, take the best method whose oracle is *gradient*.
 3. **Do saddle points matter?** Then the last table counts: there a point has to be a minimum as far as curvature can tell.
 
 """
@@ -60,7 +60,8 @@ def advice(rows: pd.DataFrame) -> str:
     if best["oracle"] != "gradient" and len(gradient):
         first = gradient.iloc[0]
         said.append(
-            f"Of those that need gradients alone the first is {code(first['method'])}, which reached {_share(first)}{_price(first)}."
+            f"Of those that need gradients alone the first is {code(first['method'])}, which reached {_share(first)}"
+            f"{_price(first)}."
         )
     return " ".join(said)
 

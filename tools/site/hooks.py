@@ -56,10 +56,11 @@ def which_method() -> str:
     boards = {board.setting: board.rows for board in site.boards if board.mode == "default"}
     trials = len(site.runs)
     lead = (
-        f"The numbers are those of the published results, {trials:,} trials of {len(site.methods)} methods on {len(site.titles)} "
-        "problems, with default parameters, and are read when this page is built. *Reached* counts pairs of a trial and an "
-        "accuracy of |grad phi|; *cost / best* is the median over problems and accuracies, with a Hessian-vector product at the "
-        "price of one gradient. A rank comes with the interval in which it lies if the trials are drawn again."
+        f"The numbers are those of the published results, {trials:,} trials of {len(site.methods)} methods on "
+        f"{len(site.titles)} problems, with default parameters, and are read when this page is built. *Reached* counts pairs "
+        "of a trial and an accuracy of |grad phi|; *cost / best* is the median over problems and accuracies, with a "
+        "Hessian-vector product at the price of one gradient. A rank comes with the interval in which it lies if the "
+        "trials are drawn again."
     )
     return choice_page(boards, site.kinds, lead)
 
@@ -78,6 +79,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         if f"<!-- {mark} -->" in markdown:
             markdown = markdown.replace(f"<!-- {mark} -->", made())
     return markdown
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """The theme's search is a dialog without a name, which those who cannot see it need."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
 
 
 def _set(match: re.Match[str]) -> str:

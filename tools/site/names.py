@@ -11,7 +11,8 @@ from fragments import code, prose, table
 import bilevelbench
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"
-_NAMED = re.compile(r"^(?:::: bilevelbench\.(\w+)|## .*\{ #bilevelbench\.(\w+) \})$", re.M)
+#: An entry of a reference page: one that mkdocstrings writes, or a heading for what has no docstring.
+ENTRY = re.compile(r"^(?:::: (bilevelbench\.\w+)|## `(\w+)`)$", re.M)
 #: What has no docstring of its own.
 _PLAIN = {
     "__version__": "The installed version.",
@@ -21,20 +22,18 @@ _PLAIN = {
 
 
 def explained() -> dict[str, str]:
-    """The page of each public name."""
+    """The place of each public name, as a link from the page of all names."""
     return {
-        name: path.stem
+        (entry[1] or entry[2]).removeprefix("bilevelbench."): f"{path.stem}.html#{entry[1] or entry[2]}"
         for path in sorted(PAGES.glob("*.md"))
-        for found in _NAMED.findall(path.read_text(encoding="utf-8"))
-        for name in found
-        if name
+        for entry in ENTRY.finditer(path.read_text(encoding="utf-8"))
     }
 
 
 def name_table() -> str:
-    pages = explained()
+    places = explained()
     rows = [
-        (f'<a href="{pages[name]}.html#bilevelbench.{name}">{code(name)}</a>', prose(about(name)))
+        (f'<a href="{places[name]}">{code(name)}</a>', prose(about(name)))
         for name in sorted(bilevelbench.__all__, key=str.lower)
     ]
     return table(("name", "what it is"), rows)

@@ -1,4 +1,4 @@
-"""F3BSA: F2BSA without large batches, by a multilevel Monte Carlo estimate of the hyper-gradient.
+"""F3BSA: F2BSA without large batches, by a multilevel Monte Carlo estimate of the hypergradient.
 
     G_k(B):  y <- SGD-SC on f(x, .) + lam g(x, .),  z <- SGD-SC on lam g(x, .)     N base epochs and k more, batch 1
              f_x(x, y; B) + lam (g_x(x, y; B) - g_x(x, z; B))                     fresh samples everywhere
