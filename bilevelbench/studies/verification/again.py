@@ -25,6 +25,7 @@ from bilevelbench.results.schema import Results, Tables
 from bilevelbench.results.status import Status
 from bilevelbench.results.store import Store
 from bilevelbench.results.verified import TrialVerdict
+from bilevelbench.studies.verification.parameters import on_common_parameters
 
 #: How the message of a trial begins that came to nothing here for reasons that are not its own.
 _HERE = ("could not be set up", "its worker process", "hung:")
@@ -122,6 +123,7 @@ def run_again(trials: Sequence[Trial], registry: Registry, execution: Execution)
 
 def judge(stored: Tables, here: Tables) -> tuple[TrialVerdict, str]:
     """The verdict on one trial, and why. Each side has its row and its curve."""
+    stored, here = on_common_parameters(stored, here)
     (was,), (now,) = (tables[0].to_dict("records") for tables in (stored, here))
     if now["status"] == Status.ERROR and was["status"] != Status.ERROR:
         if str(now["message"]).startswith(_HERE):

@@ -363,6 +363,17 @@ def test_an_end_that_was_moved_differs_although_every_bit_agrees(honest):
     assert "every evaluation is the same to the last bit, and yet it ends by stopped" in why
 
 
+def test_a_parameter_that_the_plugin_was_given_since_is_no_difference(honest, tmp_path):
+    """The numbers are compared in any case; a parameter that both name has to be the same."""
+    older = of(honest, "f2ba")
+    given = [json.loads(text) for text in older.runs["algorithm_params"]]
+    older.runs["algorithm_params"] = [json.dumps({k: v for k, v in one.items() if k != "momentum"}) for one in given]
+    assert "momentum" in given[0]
+    put(tmp_path, older)
+    found = verified(tmp_path, against=honest)
+    assert {one.verdict for one in found.judged} == {TrialVerdict.REPRODUCED}
+
+
 def test_the_seed_chooses_the_sample(honest):
     chosen = [{one.trial for one in verified(honest, sample=2).judged} for _ in range(2)]
     assert chosen[0] == chosen[1]
