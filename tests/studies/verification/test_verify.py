@@ -410,6 +410,17 @@ def test_a_loose_file_runs_only_where_it_is_named(tmp_path, monkeypatch):
     assert "was not named" in only.why
 
 
+@pytest.mark.parametrize("plugin", ["acme", "trap.py"])
+def test_a_name_that_is_a_path_runs_nothing(honest, tmp_path, plugin):
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
+    forged = of(honest, "f2ba")
+    forged.ask_for(algorithm={"name": str(trap), "file": str(trap)}, plugin=plugin)
+    put(tmp_path / "theirs", forged)
+    assert {one.verdict for one in verified(tmp_path / "theirs").judged} == {TrialVerdict.NOT_RUN}
+    assert not (tmp_path / "sprung").exists()
+
+
 # ---- the file and the command
 
 
