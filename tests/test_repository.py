@@ -117,6 +117,21 @@ def test_workflows_may_do_little_and_run_actions_by_commit(path):
                 assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step["uses"]
 
 
+def test_who_runs_code_of_strangers_may_write_nothing_and_who_may_write_runs_none():
+    runs, writes = (
+        yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8"))
+        for name in ("verify.yml", "verify-comment.yml")
+    )
+    assert runs["permissions"] == {"contents": "read"}
+    assert set(runs[True]) == {"pull_request"}  # `on`, as YAML 1.1 reads it; its token can only read, also from a fork
+    (job,) = writes["jobs"].values()
+    assert job["permissions"] == {"actions": "read", "pull-requests": "write"}
+    assert [step["uses"].split("@")[0] for step in job["steps"] if "uses" in step] == ["actions/download-artifact"]
+    for workflow in (runs, writes):  # what a stranger chose reaches a shell by the environment, not as part of a script
+        (job,) = workflow["jobs"].values()
+        assert not [step for step in job["steps"] if "${{" in step.get("run", "")]
+
+
 def test_the_guide_for_contributors_names_every_folder_and_no_other():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(\w+)/` \|", text, re.M))

@@ -221,6 +221,15 @@ def test_a_link_brings_the_state_back(watch, site):
     assert other.locator("#ranking-default-deterministic th[aria-sort=ascending]").text_content() == "reached"
 
 
+def test_a_command_is_chosen_by_its_button(watch, site):
+    page = watch().open((site / "method" / "gd.html").as_uri())
+    row = page.locator("#results tbody tr").nth(1)
+    row.locator("button", has_text="copy").click()
+    chosen = page.evaluate("getSelection().toString()")
+    assert chosen == row.locator("code.again").text_content()
+    assert chosen.startswith("bilevelbench reproduce t0")
+
+
 def test_headers_sort(watch, site):
     page = watch().open((site / "index.html").as_uri())
 

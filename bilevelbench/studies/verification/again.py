@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from bilevelbench.discovery.entry import Entry, make
 from bilevelbench.discovery.loose_files import classes_in_file, file_and_class
 from bilevelbench.discovery.registry import Registry
-from bilevelbench.errors import BilevelbenchError, InvalidInput, faults
+from bilevelbench.errors import InvalidInput, faults
 from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.run import run_trials
 from bilevelbench.model.algorithm import Algorithm
@@ -25,6 +25,7 @@ from bilevelbench.results.schema import Results, Tables
 from bilevelbench.results.status import Status
 from bilevelbench.results.store import Store
 from bilevelbench.results.verified import TrialVerdict
+from bilevelbench.studies.verification.parameters import on_common_parameters
 
 #: How the message of a trial begins that came to nothing here for reasons that are not its own.
 _HERE = ("could not be set up", "its worker process", "hung:")
@@ -96,10 +97,13 @@ class Here:
                 f"{spec.name} is a {kind} of the file {plugin} (version {version}), which was not named; read it, and name "
                 "it with --file"
             )
-        try:
-            entry: Entry[Any] = (self.registry.algorithm if kind == "method" else self.registry.problem)(spec.key)
-        except BilevelbenchError:
-            raise CannotRun(f"{spec.name} is of plugin {plugin!r} {version}, which is not installed") from None
+        table: Mapping[str, Entry[Any]] = self.registry.algorithms if kind == "method" else self.registry.problems
+        if (
+            not spec.file and spec.name not in table
+        ):  # not by the registry's search, which would run a file of that name
+            raise CannotRun(f"{spec.name} is of plugin {plugin!r} {version}, which is not installed")
+        find = self.registry.algorithm if kind == "method" else self.registry.problem
+        entry: Entry[Any] = find(spec.file) if spec.file else table[spec.name]
         if entry.plugin != plugin:
             raise CannotRun(f"{spec.name} is of plugin {plugin!r}, and here {entry.plugin!r} has that name")
         if entry.version != version:
@@ -122,6 +126,7 @@ def run_again(trials: Sequence[Trial], registry: Registry, execution: Execution)
 
 def judge(stored: Tables, here: Tables) -> tuple[TrialVerdict, str]:
     """The verdict on one trial, and why. Each side has its row and its curve."""
+    stored, here = on_common_parameters(stored, here)
     (was,), (now,) = (tables[0].to_dict("records") for tables in (stored, here))
     if now["status"] == Status.ERROR and was["status"] != Status.ERROR:
         if str(now["message"]).startswith(_HERE):

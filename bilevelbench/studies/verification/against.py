@@ -13,6 +13,7 @@ from bilevelbench.errors import StoreError
 from bilevelbench.results.compare import GROWING, first_difference
 from bilevelbench.results.schema import Results, Tables
 from bilevelbench.results.tables import load_results
+from bilevelbench.studies.verification.parameters import on_common_parameters
 
 #: What makes two trials the same but for their budget, targets and schedule.
 _SAME = (
@@ -52,7 +53,7 @@ def differences(mine: Results, theirs: Results) -> Iterator[tuple[str, str]]:
     for row in mine.runs.to_dict("records"):
         trial = row["trial_id"]
         if trial in by_id:
-            found = first_difference(mine_of(trial), theirs_of(trial), GROWING)
+            found = first_difference(*on_common_parameters(mine_of(trial), theirs_of(trial)), tolerances=GROWING)
             if found is not None:
                 yield trial, f"the official folder has this trial; the first column that differs is {found[1]}"
         elif (other := alike.get(_question(row))) is not None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from bilevelbench.plan.trial import Trial
 from bilevelbench.results.compare import TOLERANCES
 from bilevelbench.results.reached import certified
 from bilevelbench.results.status import Status
+from bilevelbench.studies.verification.parameters import parsed
 
 #: Declared calls are added up over so many steps; a forger who is honest for longer is left to the sample.
 _STEPS = 5000
@@ -130,7 +130,7 @@ def _target(stored: Stored, last: pd.Series[Any]) -> Iterator[str]:
 
 def _parameters(stored: Stored) -> Iterator[str]:
     """What was asked for is what the method was given."""
-    given = _parsed(stored.row["algorithm_params"])
+    given = parsed(stored.row["algorithm_params"])
     for name, value in stored.trial.algorithm.params.items():
         if value is not None and given.get(name) != value:  # None: the method takes it from the constants
             yield f"it was to have {name} = {value!r}, and says that it had {given.get(name)!r}"
@@ -203,11 +203,3 @@ def _spent(method: Algorithm, steps: int) -> dict[str, NDArray[np.float64]] | No
         rows.append((ones, twos, sum(calls.values())))
     sums = np.vstack([np.zeros((1, 3)), np.cumsum(np.array(rows, dtype=float).reshape(-1, 3), axis=0)])
     return dict(zip(("first_order", "second_order", "cost"), sums.T, strict=True))
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

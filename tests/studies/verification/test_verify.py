@@ -363,6 +363,17 @@ def test_an_end_that_was_moved_differs_although_every_bit_agrees(honest):
     assert "every evaluation is the same to the last bit, and yet it ends by stopped" in why
 
 
+def test_a_parameter_that_the_plugin_was_given_since_is_no_difference(honest, tmp_path):
+    """The numbers are compared in any case; a parameter that both name has to be the same."""
+    older = of(honest, "f2ba")
+    given = [json.loads(text) for text in older.runs["algorithm_params"]]
+    older.runs["algorithm_params"] = [json.dumps({k: v for k, v in one.items() if k != "momentum"}) for one in given]
+    assert "momentum" in given[0]
+    put(tmp_path, older)
+    found = verified(tmp_path, against=honest)
+    assert {one.verdict for one in found.judged} == {TrialVerdict.REPRODUCED}
+
+
 def test_the_seed_chooses_the_sample(honest):
     chosen = [{one.trial for one in verified(honest, sample=2).judged} for _ in range(2)]
     assert chosen[0] == chosen[1]
@@ -397,6 +408,17 @@ def test_a_loose_file_runs_only_where_it_is_named(tmp_path, monkeypatch):
     assert only.verdict is TrialVerdict.NOT_RUN
     assert "my_method.py" in only.why
     assert "was not named" in only.why
+
+
+@pytest.mark.parametrize("plugin", ["acme", "trap.py"])
+def test_a_name_that_is_a_path_runs_nothing(honest, tmp_path, plugin):
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
+    forged = of(honest, "f2ba")
+    forged.ask_for(algorithm={"name": str(trap), "file": str(trap)}, plugin=plugin)
+    put(tmp_path / "theirs", forged)
+    assert {one.verdict for one in verified(tmp_path / "theirs").judged} == {TrialVerdict.NOT_RUN}
+    assert not (tmp_path / "sprung").exists()
 
 
 # ---- the file and the command
