@@ -87,21 +87,19 @@ def honest():
     ]
 
 
-def scratch_folders():
-    return {path.name for path in Path(tempfile.gettempdir()).glob("bilevelbench-*")}
-
-
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    """Everyone in two workers: the rows by method, the records by trial, and what was there before."""
-    here, folders = os.getcwd(), scratch_folders()
+    """Everyone in two workers: the rows by method, the records by method, and the folder of temporary files."""
+    here, temporary = os.getcwd(), tmp_path_factory.mktemp("temporary")
     store = Store(tmp_path_factory.mktemp("contained"))
     trials = [*honest(), *(bad(name) for name in (*CAUGHT, *HARMLESS, *NOT_SEEN))]
     assert os.getcwd() == here  # although a plugin goes elsewhere when it is loaded
-    results = run_trials(trials, store, registry(), Execution(jobs=2, grace=3.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(temporary))
+        results = run_trials(trials, store, registry(), Execution(jobs=2, grace=3.0))
     rows = {row.algorithm: row for row in results.runs.itertuples()}
     records = {record["trials"][0]["algorithm"]["name"]: record for record in results.records}
-    return results, rows, records, folders
+    return results, rows, records, temporary
 
 
 @pytest.mark.parametrize("name", CAUGHT)
@@ -145,7 +143,7 @@ def test_no_process_is_left(outcome, name):
 
 
 def test_no_file_is_left(outcome):
-    assert scratch_folders() <= outcome[3]
+    assert not list(outcome[3].glob("bilevelbench-*"))
     assert not list(Path(tempfile.gettempdir()).glob("left-behind-*"))
 
 
