@@ -5,11 +5,13 @@ Network and mounts are namespaces of Linux, which the administrator of a machine
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import struct
 import sys
 import tempfile
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -31,12 +33,13 @@ def isolate(work: Path, read_only: Path) -> list[str]:
     work.mkdir(exist_ok=True)
     os.chdir(work)
     without = []
-    for what, attempt in (("no network", _leave_network), ("a read-only view of the results", None)):
+    attempts: dict[str, Callable[[], None]] = {
+        "no network": _leave_network,
+        "a read-only view of the results": functools.partial(_see_read_only, read_only),
+    }
+    for what, attempt in attempts.items():
         try:
-            if attempt is None:
-                _see_read_only(read_only)
-            else:
-                attempt()
+            attempt()
         except (OSError, AttributeError) as error:  # the latter where the C library has no such call
             without.append(f"{what} ({getattr(error, 'strerror', None) or 'only Linux has it'})")
     return without

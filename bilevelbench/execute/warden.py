@@ -57,12 +57,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the trial's process ended: its exit code or `cause`, what it printed, how many processes it left behind."""
+    """How the trial's process ended: its exit code, or the `cause` if we ended it; and what it printed."""
 
     code: int | None
     cause: str = ""
     output: str = ""
-    left: int = 0
 
 
 class Printed:
@@ -135,13 +134,12 @@ class _Warden:
             elif now - looked > _LOOK:
                 looked = now
                 cause = TOO_MANY if len(descendants()) > PROCESSES else ""
-        left = len(set(descendants()) - {self.child})
         _end_all()
         os.set_blocking(self.reading, False)
         with contextlib.suppress(BlockingIOError):
             while self._read():
                 pass
-        return Verdict(None if cause else code, cause, str(self.printed), left)
+        return Verdict(None if cause else code, cause, str(self.printed))
 
     def _read(self) -> bool:
         chunk = os.read(self.reading, 2**16)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from helpers import cli, is_running
 from helpers import trial as named_trial
+from test_kill import start, workers
 
 from bilevelbench import api
 from bilevelbench.discovery.registry import registry
@@ -86,21 +87,19 @@ def honest():
     ]
 
 
-def scratch_folders():
-    return {path.name for path in Path(tempfile.gettempdir()).glob("bilevelbench-*")}
-
-
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    """Everyone in two workers: the rows by method, the records by trial, and what was there before."""
-    here, folders = os.getcwd(), scratch_folders()
+    """Everyone in two workers: the rows by method, the records by method, and the folder of temporary files."""
+    here, temporary = os.getcwd(), tmp_path_factory.mktemp("temporary")
     store = Store(tmp_path_factory.mktemp("contained"))
     trials = [*honest(), *(bad(name) for name in (*CAUGHT, *HARMLESS, *NOT_SEEN))]
     assert os.getcwd() == here  # although a plugin goes elsewhere when it is loaded
-    results = run_trials(trials, store, registry(), Execution(jobs=2, grace=3.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(temporary))
+        results = run_trials(trials, store, registry(), Execution(jobs=2, grace=3.0))
     rows = {row.algorithm: row for row in results.runs.itertuples()}
     records = {record["trials"][0]["algorithm"]["name"]: record for record in results.records}
-    return results, rows, records, folders
+    return results, rows, records, temporary
 
 
 @pytest.mark.parametrize("name", CAUGHT)
@@ -144,7 +143,7 @@ def test_no_process_is_left(outcome, name):
 
 
 def test_no_file_is_left(outcome):
-    assert scratch_folders() <= outcome[3]
+    assert not list(outcome[3].glob("bilevelbench-*"))
     assert not list(Path(tempfile.gettempdir()).glob("left-behind-*"))
 
 
@@ -212,18 +211,41 @@ def test_time_in_extras_is_on_the_clock():
 
 
 def test_leaving_early_ends_all_that_was_started(tmp_path):
-    before = set(psutil.Process().children(recursive=True))
     trials = [
         bad("leaves_thread"),
         make_trial(registry(), Spec(name=str(GALLERY / "ignores_alarm.py")), PROBLEM, budget=Budget(steps=1)),
     ]
     running = Execution(jobs=2).open(registry())([(trial,) for trial in trials], Store(tmp_path))
     assert next(running).trials == 1
+    assert workers(psutil.Process())
     began = time.monotonic()
     running.close()  # as Ctrl-C does
     assert time.monotonic() - began < 15
-    left = set(psutil.Process().children(recursive=True)) - before
-    assert not [p for p in left if "forkserver" not in " ".join(p.cmdline()) and is_running(p.pid)]
+    assert workers(psutil.Process()) == []
+
+
+def test_a_program_that_is_killed_leaves_nobody_behind(tmp_path):
+    """Only the program itself: what watches its trials notices, and ends them with all that they have started."""
+    file, seen = tmp_path / "sleeper.py", tmp_path / "seen"
+    text = (GALLERY / "forks_daemons.py").read_text()
+    assert text.count("os.wait()") == 1
+    file.write_text(text.replace("os.wait()", f"print(os.getpid(), file=open({str(seen)!r}, 'a')); time.sleep(600)"))
+    command = ["run", "-a", str(file), "-p", "quadratic", "--steps", "1"]
+    process = start(tmp_path / "out", 1, command=command)
+    deadline = time.monotonic() + 120
+    while not (seen.exists() and seen.read_text().endswith("\n")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    started = [p.pid for p in psutil.Process(process.pid).children(recursive=True)]
+    assert int(seen.read_text()) in started
+    assert len(started) >= 4  # the server, the warden, the trial's process and what it has started
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 30
+    while any(map(is_running, started)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in started if is_running(pid)]
 
 
 # ---- isolation

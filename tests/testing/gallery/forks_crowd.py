@@ -30,7 +30,7 @@ class ForksCrowd(Algorithm):
     def step(self, s: State, oracle: Oracle) -> State:
         for _ in range(200):
             if not os.fork():
-                print("process", os.getpid(), flush=True)
+                os.write(1, b"process %d\n" % os.getpid())
                 time.sleep(600)
         time.sleep(600)
         return s
