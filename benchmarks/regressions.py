@@ -1,7 +1,7 @@
 """The ratios of this run beside the stored ones of the last release; a ratio that got worse by more than 15 percent fails.
 
-    python benchmarks/regressions.py            prints the table; exit code 1 if something got worse
-    python benchmarks/regressions.py --store    keeps the ratios of this run: for a release, measured on a quiet machine
+python benchmarks/regressions.py            prints the table; exit code 1 if something got worse
+python benchmarks/regressions.py --store    keeps the ratios of this run: for a release, measured on a quiet machine
 """
 
 from __future__ import annotations

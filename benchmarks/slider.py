@@ -1,6 +1,6 @@
 """How long a tick of the board's slider takes in a browser, and what its first page weighs compressed.
 
-    python benchmarks/slider.py SITE      (needs chromium and playwright)
+python benchmarks/slider.py SITE      (needs chromium and playwright)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Results that nobody computed, of any size: for measuring what reports and boards cost.
 
-    python benchmarks/synthetic.py FOLDER --methods 60 --problems 40 --seeds 10
+python benchmarks/synthetic.py FOLDER --methods 60 --problems 40 --seeds 10
 """
 
 from __future__ import annotations

@@ -164,7 +164,10 @@ def print_table(console: Console, results: Results) -> None:
         console.print(table)
         if len(rows) > _ROWS:
             more = len(rows) - _ROWS
-            say(console, f"{_count(more, 'more method')} on {problem}: {'it is' if more == 1 else 'they are'} on the page")
+            say(
+                console,
+                f"{_count(more, 'more method')} on {problem}: {'it is' if more == 1 else 'they are'} on the page",
+            )
         console.print()
     if mapped := int(is_mapping(results.runs).sum()):
         say(console, MAPPED.format(f"In {mapped} of {len(results.runs)} trials"))

@@ -51,9 +51,7 @@ class MethodPages:
             board = f"{SETTINGS[setting].name}, {MODES[mode]}"
             for row in table.get(method, []):
                 key = (method, mode, setting, row["problem"])
-                costs = [
-                    {"value": row[f"cost_to_{eps:g}"], "text": cost_text(row, f"{eps:g}")} for eps in ACCURACIES
-                ]
+                costs = [{"value": row[f"cost_to_{eps:g}"], "text": cost_text(row, f"{eps:g}")} for eps in ACCURACIES]
                 results.append({**row, "mode": board, "costs": costs, "per_step": self._per_step[key]})
                 params += [
                     {"problem": row["problem"], "mode": board, "params": printable(readable_parameters(text))}

@@ -178,9 +178,7 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
         ]
 
     costs = {
-        f"cost to {eps}": [
-            cost_text(row, eps, text) for text, row in zip(cells(f"cost_to_{eps}"), rows, strict=True)
-        ]
+        f"cost to {eps}": [cost_text(row, eps, text) for text, row in zip(cells(f"cost_to_{eps}"), rows, strict=True)]
         for eps in accuracies
     }
     gradient = zip(cells("best_grad_phi"), table["best_grad_phi"], strict=True)
