@@ -149,7 +149,8 @@ def _quantiles(values: pd.Series[float], place: np.ndarray, q: float) -> np.ndar
     low, high = (ordered[start + end(at).astype(int)] for end in (np.floor, np.ceil))
     with np.errstate(invalid="ignore"):  # the difference of two infinities, which is not asked for
         between = low + (high - low) * (at - np.floor(at))
-    return np.where((low == high) | (at == np.floor(at)), low, between)
+    out: np.ndarray = np.where((low == high) | (at == np.floor(at)), low, between)
+    return out
 
 
 def _endings(statuses: pd.Series[str], place: np.ndarray) -> list[str]:
