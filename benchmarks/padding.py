@@ -44,10 +44,8 @@ def main(names: list[str]) -> None:
         except Exception as error:
             print(f"{name}: {type(error).__name__}: {str(error)[:90]}", flush=True)
             continue
-        print(
-            f"{name}: one {1e3 * one / STEPS:.2f} ms; padded {four / one:.2f}; a lane of {FULL} {full / FULL / one:.2f}",
-            flush=True,
-        )
+        told = f"one {1e3 * one / STEPS:.2f} ms; padded {four / one:.2f}; a lane of {FULL} {full / FULL / one:.2f}"
+        print(f"{name}: {told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ class DistillDigits(_Distill):
 class DistillMNIST(_Distill):
     name = "distill_mnist"
     embedded = False  # needs images
-    max_lanes = 1  # a lane of eight costs 0.97 of a trial alone, and three copies 2.7 times as much on top
+    max_lanes = 1  # a lane of eight costs 0.97 of a trial alone, which would pay for three copies
     data_files: ClassVar[tuple[DataFile, ...]] = (MNIST_5K, MNIST)
     checked_with: ClassVar[Mapping[str, Any]] = {"n_train": 200, "n_test": 100, "ridge": 0.1}
 

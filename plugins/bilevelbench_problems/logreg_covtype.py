@@ -41,9 +41,7 @@ class LogRegCovtype(LogReg):
 
     name = "logreg_covtype"
     embedded = False  # needs a file of 75 MB
-    max_lanes = (
-        1  # with 32,000 rows a lane of four costs 0.94 of a trial alone, and three copies 2.8 times as much on top
-    )
+    max_lanes = 1  # of 32,000 rows a lane of four costs 0.94 of a trial alone, which would pay for three copies
     classes = 7
     per = "class"
     start = -2.0
