@@ -12,8 +12,13 @@ from fuzzing import EXAMPLES, mutated_bytes, mutated_json, survives, values
 from hypothesis import strategies as st
 from test_possible import HONEST, POINTS
 
+from bilevelbench.leaderboard.fragments import rate_table
 from bilevelbench.report import formats
+from bilevelbench.report.analysis import rates, tuning, verdicts
+from bilevelbench.report.analysis.rates import read_rates
 from bilevelbench.report.analysis.summary import readable, summary
+from bilevelbench.report.analysis.tuning import read_tuning
+from bilevelbench.report.analysis.verdicts import find_outcomes
 from bilevelbench.report.comma_table import comma_table
 from bilevelbench.report.contents import read_report
 from bilevelbench.results.merge import merge
@@ -186,24 +191,43 @@ def test_tables(examples, published, tmp_path):
     survives(examples, tables(), read)
 
 
+def show_rates(path, results):
+    table = read_rates(path)
+    rates.markdown(table.title, table.rows)
+    rate_table(table)
+
+
+def show_tuning(path, results):
+    found = read_tuning(path.parent)
+    tuning.markdown(found)
+    comma_table(tuning.table(found))
+
+
+def show_experiment(path, results):
+    for outcome in find_outcomes(path.parent.parent, results)[0]:
+        verdicts.markdown(outcome)
+
+
 @EXAMPLES
 @pytest.mark.parametrize(
-    ("file", "document"),
-    [("rates.json", RATES), ("tuning.json", TUNING), ("experiments/one.json", FIGURE)],
+    ("file", "document", "shown"),
+    [
+        ("rates.json", RATES, show_rates),
+        ("tuning.json", TUNING, show_tuning),
+        ("experiments/one.json", FIGURE, show_experiment),
+    ],
     ids=["rates", "tuning", "experiment"],
 )
-def test_what_lies_beside_the_tables(examples, file, document, tmp_path):
+def test_what_lies_beside_the_tables(examples, file, document, shown, tmp_path):
     place(tmp_path, RECORD, [to_parquet(RUNS), to_parquet(CURVE)])
-    path = tmp_path / file
+    results, path = load_results(tmp_path), tmp_path / file
     path.parent.mkdir(exist_ok=True)
 
     def read(content):
         path.write_bytes(
             content if isinstance(content, bytes) else json.dumps(content).encode("utf-8", "surrogatepass")
         )
-        report = read_report(tmp_path)
-        for name in ("md", "csv", "latex"):
-            formats.load(name).files(report)
+        shown(path, results)
 
     survives(examples, mutated_json(document) | values | st.binary(), read)
 

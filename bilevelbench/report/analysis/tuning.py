@@ -100,7 +100,7 @@ def table(tuning: Tuning) -> pd.DataFrame:
         "remark",
     )
     rows = [{name: row[name] for name in columns} | {"best": parameters(row["best"])} for row in tuning.rows]
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows, columns=[*columns, "best"])
     frame["score"] = frame["score"].astype(float).fillna(np.inf)
     place = frame["problem"].map({problem: n for n, problem in enumerate(tuning.problems)})
     return (
