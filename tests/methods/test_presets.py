@@ -19,8 +19,8 @@ from bilevelbench.plan.trial import Schedule
 METHODS = [
     "aid", "ba", "bome", "f2ba", "f2ba_released", "f2sa", "g_pbgd", "itd", "pbgd", "pzobo", "f2ba_plus", "hjfbio", "meha",
 ]  # fmt: skip
-THEORY = ["aid", "f2ba", "itd", "pbgd", "f2ba_plus"]
-RATE = ["aid", "ba", "f2ba", "f2sa", "itd", "pbgd", "f2ba_plus", "hjfbio"]
+THEORY = ["aid", "f2ba", "f2sa", "itd", "pbgd", "f2ba_plus"]
+RATE = ["aid", "ba", "f2ba", "f2sa", "itd", "pbgd", "pzobo", "f2ba_plus", "hjfbio"]
 HORIZON = ["bome", "pzobo"]
 DECLARED = {"quadratic": {}, "tail_anchor": {"c": 0.5}, "power_tail": {}}
 
