@@ -173,9 +173,11 @@ class _Court:
         if known is not None and known.verdict.confirms:
             self.judged[trial] = known.model_copy(update={"why": f"{why}; run again, it is this method's as well"})
             return
-        rest = f"; {known.why}" if known is not None else "; it was not in the sample"
-        self.judged.pop(trial, None)
-        self.say(trial, TrialVerdict.DIFFERS, why + rest)
+        if known is None:  # a method that only leaves saddles has the curve of its sibling where there is none
+            self.say(trial, TrialVerdict.NOT_RUN, f"{why}; it was not in the sample, and can be run: give a larger one")
+            return
+        del self.judged[trial]
+        self.say(trial, TrialVerdict.DIFFERS, f"{why}; {known.why}")
 
     def examine(self) -> None:
         """Every trial, without running it."""

@@ -11,13 +11,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from forgeries import Draft, cheaper, drafts, honest_results, put, swap_numbers
+from forgeries import SMALL, Draft, cheaper, drafts, honest_results, put, swap_numbers
 from helpers import cli
 from machines import nudged
 
+import bilevelbench
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import StoreError
 from bilevelbench.execute.executor import Execution
+from bilevelbench.plan.trial import Schedule
 from bilevelbench.results.schema import Results, curve_frame, curve_table, runs_frame, runs_table
 from bilevelbench.results.verified import TrialVerdict, mark, read_verified, write_verified
 from bilevelbench.studies.verification.again import Here, judge
@@ -248,6 +250,21 @@ def test_a_copied_curve_is_named_with_its_owner(honest, tmp_path):
     for one in found.judged:
         assert "its curve is that of aid (official trial " in one.why
         assert "plugin 'acme'" in one.why  # and why nobody could run it
+
+
+def test_a_sibling_that_goes_the_same_way_is_told_and_not_accused(honest, tmp_path):
+    """paid is aid with kicks at saddles, and there is none here."""
+    bilevelbench.run("paid", SMALL, seeds=1, budget=400, targets=[1e-9], schedule=Schedule(ratio=1.5), out=tmp_path)
+    for sample, verdict, words in (
+        (0, "not run", "it was not in the sample"),
+        (9, "reproduced", "this method's as well"),
+    ):
+        found = verified(tmp_path, sample=sample, against=honest)
+        (only,) = found.judged
+        assert str(only.verdict) == verdict
+        assert "its curve is that of aid" in only.why
+        assert words in only.why
+        assert not found.failed
 
 
 def test_an_edited_trial_of_the_official_folder_is_not_even_run(honest, tmp_path):
