@@ -19,7 +19,7 @@ from typing import Any
 from bilevelbench.errors import InvalidInput
 from bilevelbench.execute.environment import environment
 from bilevelbench.execute.executor import Done, Execution, Pack, as_json, done_with
-from bilevelbench.execute.warden import Task, Exit, guard
+from bilevelbench.execute.warden import Exit, Task, guard
 from bilevelbench.execute.workers import with_environment, worker_context
 from bilevelbench.processes import TIME_OVER, end_session, ignore_sigint_in_children
 from bilevelbench.results.packs import CorruptPack, pack_paths, read_pack, read_tables, to_parquet
