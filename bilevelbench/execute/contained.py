@@ -19,7 +19,7 @@ from typing import Any
 from bilevelbench.errors import InvalidInput
 from bilevelbench.execute.environment import environment
 from bilevelbench.execute.executor import Done, Execution, Pack, as_json, done_with
-from bilevelbench.execute.warden import Job, Verdict, guard
+from bilevelbench.execute.warden import Exit, Task, guard
 from bilevelbench.execute.workers import with_environment, worker_context
 from bilevelbench.processes import TIME_OVER, end_session, ignore_sigint_in_children
 from bilevelbench.results.packs import CorruptPack, pack_paths, read_pack, read_tables, to_parquet
@@ -34,9 +34,9 @@ _TAIL = 200  # characters of what was printed last that a failed row shows
 class Ended(Exception):
     """The process of a pack ended before its rows were there."""
 
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict)
-        self.verdict = verdict
+    def __init__(self, how: Exit) -> None:
+        super().__init__(how)
+        self.how = how
 
 
 class Containers:
@@ -64,16 +64,16 @@ class Containers:
     def _run(self, pack: Pack, store: Store, limit: float | None) -> Done:
         with tempfile.TemporaryDirectory(prefix="bilevelbench-", ignore_cleanup_errors=True) as scratch:
             rows = Path(scratch) / "rows"
-            job = Job(
+            task = Task(
                 self._work, (as_json(pack), str(rows), limit), scratch, self._memory, limit, self._view(scratch, store)
             )
-            verdict = self._watched(job)
+            how = self._watched(task)
             answer = Path(scratch) / "answer"
             if answer.is_file():
                 raise InvalidInput(answer.read_text(encoding="utf-8"))
-            if verdict.code != 0 or not pack_paths(rows):
-                raise Ended(verdict)
-            return _stored(rows, pack, store, verdict)
+            if how.code != 0 or not pack_paths(rows):
+                raise Ended(how)
+            return _stored(rows, pack, store, how)
 
     @property
     def _memory(self) -> float | None:
@@ -87,19 +87,19 @@ class Containers:
             return None
         return str(store.packs if Path(scratch).is_relative_to(store.folder) else store.folder)
 
-    def _watched(self, job: Job) -> Verdict:
+    def _watched(self, task: Task) -> Exit:
         context = worker_context()
         control, theirs = context.Pipe()
         with self._lock:
             if self._is_closed:
-                return Verdict(None)
+                return Exit(None)
             with ignore_sigint_in_children():
-                process = context.Process(target=with_environment(guard), args=(job, theirs), daemon=True)
+                process = context.Process(target=with_environment(guard), args=(task, theirs), daemon=True)
                 process.start()
             self._open.add(control)
         theirs.close()
         try:
-            return self._heard(job, control, process)
+            return self._heard(task, control, process)
         finally:
             with self._lock:
                 self._open.discard(control)
@@ -109,14 +109,14 @@ class Containers:
             process.join()
             process.close()
 
-    def _heard(self, job: Job, control: Connection, process: Any) -> Verdict:
-        until = None if job.seconds is None else job.seconds + _SPARE
+    def _heard(self, task: Task, control: Connection, process: Any) -> Exit:
+        until = None if task.seconds is None else task.seconds + _SPARE
         began = time.monotonic()
         try:
             if control.poll(until):
-                verdict = control.recv()
-                assert isinstance(verdict, Verdict)
-                return verdict
+                how = control.recv()
+                assert isinstance(how, Exit)
+                return how
         except (EOFError, OSError):  # there is no warden, or it was killed
             process.join(None if until is None else max(0.0, until - (time.monotonic() - began)))
         code = process.exitcode
@@ -124,7 +124,7 @@ class Containers:
             process.kill()
             code = TIME_OVER
         end_session(process.pid)
-        return Verdict(code, output=_text(Path(job.scratch) / "output"))
+        return Exit(code, output=_text(Path(task.scratch) / "output"))
 
 
 def _text(file: Path) -> str:
@@ -135,24 +135,22 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _stored(rows: Path, pack: Pack, store: Store, verdict: Verdict) -> Done:
+def _stored(rows: Path, pack: Pack, store: Store, how: Exit) -> Done:
     """Put what the trial's process has written into the store, after reading it as closely as anything else is read."""
     try:
         (path,) = pack_paths(rows)
         found = read_pack(path)
         _, curve = read_tables(path, found.record)
     except (CorruptPack, ValueError) as error:
-        raise Ended(Verdict(None, "handed over rows that cannot be right", verdict.output)) from error
+        raise Ended(Exit(None, "handed over rows that cannot be right", how.output)) from error
     if found.trial_ids != sorted(trial.id for trial in pack):
-        raise Ended(Verdict(None, "handed over rows of other trials", verdict.output))
-    tail = printed_last(verdict.output)
+        raise Ended(Exit(None, "handed over rows of other trials", how.output))
+    tail = printed_last(how.output)
     told = [
         {**row, "message": row["message"] + tail} if Status(row["status"]).broken else row
         for row in found.runs.to_pylist()
     ]
-    store.place(
-        {**found.record, **({"output": verdict.output} if verdict.output else {})}, [to_parquet(runs_of(told)), curve]
-    )
+    store.place({**found.record, **({"output": how.output} if how.output else {})}, [to_parquet(runs_of(told)), curve])
     return done_with(told)
 
 

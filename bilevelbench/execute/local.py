@@ -110,11 +110,11 @@ class LocalExecutor(Executor):
                     try:
                         outcome = future.result()
                     except Ended as error:
-                        code, output = error.verdict.code, error.verdict.output
+                        code, output = error.how.code, error.how.output
                         again = retry.again(pack, killed=killed_externally(code))
                         strangers = again + strangers
                         if not again:
-                            cause = error.verdict.cause or cause_of_death(code)
+                            cause = error.how.cause or cause_of_death(code)
                             row = lost(pack[0], cause, code, printed_last(output))
                             yield store_result(row, pack, store, self.registry, output)
                     except (ProcessExpired, CancelledError) as error:

@@ -44,7 +44,7 @@ TOO_MANY = f"was ended because it had started more than {PROCESSES} processes"
 
 
 @dataclass(frozen=True)
-class Job:
+class Task:
     """What the trial's process calls, and where. `seconds` are for all of it; `isolate` names what it may only read."""
 
     work: Callable[..., str | None]
@@ -56,7 +56,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Exit:
     """How the trial's process ended: its exit code, or the `cause` if we ended it; and what it printed."""
 
     code: int | None
@@ -82,14 +82,14 @@ class Printed:
         return (self.first + cut + self.last).decode("utf-8", "replace")
 
 
-def guard(job: Job, control: Connection) -> None:
-    """The main function of the process that is started for a pack; it tells its verdict, if it lives to have one."""
+def guard(task: Task, control: Connection) -> None:
+    """The main function of the process that is started for a pack; it tells how the trial ended, if it lives to know."""
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C in a terminal is the program's
     if sys.platform != "linux":
         control.close()
-        with open(Path(job.scratch) / "output", "wb") as file:
-            _be_the_trial(job, file.fileno())
+        with open(Path(task.scratch) / "output", "wb") as file:
+            _be_the_trial(task, file.fileno())
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     reading, writing = os.pipe()
@@ -100,21 +100,21 @@ def guard(job: Job, control: Connection) -> None:
         control.close()
         os.close(reading)
         watched.deadline = deadline
-        _be_the_trial(job, writing)
+        _be_the_trial(task, writing)
     os.close(writing)
     try:
-        control.send(_Warden(job, child, reading, deadline).watch(control))
+        control.send(_Warden(task, child, reading, deadline).watch(control))
     finally:
         _end_all()
 
 
 class _Warden:
-    def __init__(self, job: Job, child: int, reading: int, deadline: memoryview[float]) -> None:
-        self.job, self.child, self.reading, self.deadline = job, child, reading, deadline
+    def __init__(self, task: Task, child: int, reading: int, deadline: memoryview[float]) -> None:
+        self.task, self.child, self.reading, self.deadline = task, child, reading, deadline
         self.printed = Printed()
-        self.end = math.inf if job.seconds is None else time.monotonic() + job.seconds
+        self.end = math.inf if task.seconds is None else time.monotonic() + task.seconds
 
-    def watch(self, control: Connection) -> Verdict:
+    def watch(self, control: Connection) -> Exit:
         """Until the trial's process has ended, by itself or by us."""
         parent = parent_process()
         assert parent is not None
@@ -127,7 +127,7 @@ class _Warden:
                 events.remove(self.reading)
             if any(event in ready for event in gone):  # the program is, or wants nothing more of this
                 sys.exit(1)
-            code = _exit_code(self.child)
+            code = _code_of(self.child)
             now = time.monotonic()
             if code is None and now > min(self.end, self.deadline[0]):
                 code = TIME_OVER
@@ -139,7 +139,7 @@ class _Warden:
         with contextlib.suppress(BlockingIOError):
             while self._read():
                 pass
-        return Verdict(None if cause else code, cause, str(self.printed))
+        return Exit(None if cause else code, cause, str(self.printed))
 
     def _read(self) -> bool:
         chunk = os.read(self.reading, 2**16)
@@ -151,7 +151,7 @@ def _descriptor(pid: int) -> list[int]:
     return [os.pidfd_open(pid)] if hasattr(os, "pidfd_open") else []
 
 
-def _exit_code(child: int) -> int | None:
+def _code_of(child: int) -> int | None:
     found, status = os.waitpid(child, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if found else None
 
@@ -170,14 +170,14 @@ def _end_all() -> None:
         time.sleep(0.005)
 
 
-def _be_the_trial(job: Job, output: int) -> NoReturn:
+def _be_the_trial(task: Task, output: int) -> NoReturn:
     """The rest of the trial's process. What it has to tell is in its scratch folder, in `answer` if it is a sentence."""
     own, code = os.getpid(), 1
     try:
-        _confine(job, output)
-        answer = job.work(*job.arguments)
+        _confine(task, output)
+        answer = task.work(*task.arguments)
         if answer is not None and os.getpid() == own:
-            (Path(job.scratch) / "answer").write_text(answer, encoding="utf-8")
+            (Path(task.scratch) / "answer").write_text(answer, encoding="utf-8")
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -188,7 +188,7 @@ def _be_the_trial(job: Job, output: int) -> NoReturn:
         os._exit(code)
 
 
-def _confine(job: Job, output: int) -> None:
+def _confine(task: Task, output: int) -> None:
     if sys.platform == "linux":
         end_with_parent()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -196,10 +196,10 @@ def _confine(job: Job, output: int) -> None:
         os.dup2(nothing.fileno(), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    temporary = Path(job.scratch) / "tmp"
+    temporary = Path(task.scratch) / "tmp"
     temporary.mkdir()
     tempfile.tempdir = os.environ["TMPDIR"] = str(temporary)
-    if job.isolate is not None:
-        isolate(Path(job.scratch) / "work", Path(job.isolate))
+    if task.isolate is not None:
+        isolate(Path(task.scratch) / "work", Path(task.isolate))
     limit_files(FILE_SIZE, OPEN_FILES)
-    settle(job.memory)
+    settle(task.memory)
