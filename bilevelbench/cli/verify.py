@@ -71,7 +71,7 @@ def reproduce(
     """Run one stored trial again, and show what is stored beside what comes out; exit code 1 if it differs."""
     from bilevelbench.discovery.registry import registry
     from bilevelbench.execute.executor import Execution
-    from bilevelbench.studies.verification.again import CannotRun, Here, Refused, judge, run_again
+    from bilevelbench.studies.verification.again import CannotRun, Here, TrialRefused, judge, run_again
     from bilevelbench.studies.verification.study import stored_trial
 
     shown, folder = folder, folder.absolute()
@@ -82,7 +82,7 @@ def reproduce(
         try:
             prepared = here.prepared(asked)
             here.check(prepared)
-        except (CannotRun, Refused) as error:
+        except (CannotRun, TrialRefused) as error:
             raise InvalidInput(f"trial {asked['id']} cannot be run here: {error}") from None
         typer.echo(f"command: bilevelbench reproduce {prepared.id} {shown}")
         typer.echo(f"in Python: {_in_python(prepared)}")

@@ -35,7 +35,7 @@ class CannotRun(Exception):
     """Why a trial cannot be run here, as a sentence."""
 
 
-class Refused(Exception):
+class TrialRefused(Exception):
     """Why its own plugin refuses to run a trial, as a sentence: then nobody has run it."""
 
 
@@ -84,7 +84,7 @@ class Here:
         return made
 
     def check(self, trial: Trial) -> None:
-        """Raise CannotRun or Refused, unless the trial can be run."""
+        """Raise CannotRun or TrialRefused, unless the trial can be run."""
         method = self.method(trial)
         entry = self._entry("problem", trial.problem, trial.problem_plugin, trial.problem_plugin_version)
         problem = self._made(entry, trial.problem.params)
@@ -115,7 +115,7 @@ class Here:
         try:
             return make(entry, params)
         except InvalidInput as error:
-            raise Refused(f"its plugin refuses what it asks for: {error}") from None
+            raise TrialRefused(f"its plugin refuses what it asks for: {error}") from None
 
 
 def run_again(trials: Sequence[Trial], registry: Registry, execution: Execution) -> Results:

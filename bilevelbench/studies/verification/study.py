@@ -22,7 +22,7 @@ from bilevelbench.results.packs import read_packs
 from bilevelbench.results.schema import Results
 from bilevelbench.results.tables import assemble
 from bilevelbench.results.verified import VERIFY, JudgedTrial, TrialVerdict, VerifyFile, sums
-from bilevelbench.studies.verification.again import CannotRun, Here, Refused, judge, run_again
+from bilevelbench.studies.verification.again import CannotRun, Here, TrialRefused, judge, run_again
 from bilevelbench.studies.verification.against import copies, differences, official
 from bilevelbench.studies.verification.possible import Stored, impossible_of
 from bilevelbench.studies.verification.sample import drawn, weights
@@ -189,7 +189,7 @@ class _Court:
                 asked = self.here.prepared(self.asked[trial])
                 cannot = self._obstacle(asked)
                 impossible = self._impossible(asked, row)
-            except Refused as error:
+            except TrialRefused as error:
                 self.say(trial, TrialVerdict.IMPOSSIBLE, str(error))
             except CannotRun as error:
                 self.say(trial, TrialVerdict.NOT_RUN, str(error))
@@ -234,9 +234,9 @@ def _given(row: Mapping[Any, Any]) -> dict[str, Any]:
     try:
         found = json.loads(row["algorithm_params"] or "{}")
     except (ValueError, RecursionError):
-        raise Refused(f"its algorithm_params are not JSON: {str(row['algorithm_params'])[:100]!r}") from None
+        raise TrialRefused(f"its algorithm_params are not JSON: {str(row['algorithm_params'])[:100]!r}") from None
     if not isinstance(found, dict):
-        raise Refused(f"its algorithm_params are not a table: {str(row['algorithm_params'])[:100]!r}")
+        raise TrialRefused(f"its algorithm_params are not a table: {str(row['algorithm_params'])[:100]!r}")
     return found
 
 
