@@ -17,7 +17,7 @@ from bilevelbench.plan.packs import plan
 from bilevelbench.report.analysis.rates import markdown
 from bilevelbench.report.figures.rates import figure
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
-from bilevelbench.studies.rates.plan import plan_row, plan_weakened
+from bilevelbench.studies.rates.plan import plan_row, plan_weakened, plan_without_noise
 from bilevelbench.studies.rates.study import run_rates
 from bilevelbench.studies.rates.suite import RateRow, RateSuite
 
@@ -207,6 +207,25 @@ def test_count_over_something_that_is_no_parameter():
     row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, log_free="cost", over="KK")
     with pytest.raises(InvalidInput, match=r"the preset sets no such parameter.*'K'"):
         run_rates(suite(row), registry(), run)
+
+
+def test_row_without_noise_has_trials_of_its_own_on_the_same_data():
+    """Steps of one length in f's noise and without: where noise is all that there is, the two differ."""
+    loud = {"sigma_f": 5.0}
+    row = RateRow(
+        method="f2sa", table=2, setting="partial", rule="horizon", set_by="steps", horizons=(6, 8), seeds=2,
+        log_free="cost", problem=loud, without_noise=True,
+    )  # fmt: skip
+    points = plan_row(row, suite(row), registry())
+    quiet = plan_without_noise(row, points, run([p.trial for p in points]))
+    assert len(quiet) == len(points)
+    for loud_one, still in zip(points, quiet, strict=True):
+        assert still.trial.id != loud_one.trial.id
+        assert still.trial.algorithm == loud_one.trial.algorithm
+        assert not any(name.startswith("sigma_") for name in still.trial.problem.params)
+    (found,) = run_rates(suite(row), registry(), run)
+    assert "not binding" not in found.noise
+    assert "in place of" in found.noise
 
 
 def test_weakened_row_may_multiply_a_parameter():
