@@ -160,7 +160,7 @@ def measure(
         necessity=necessity(row, sides.weakened, results, fits["cost"]),
         tuned=tuned,
         own_notion=own_notion(row, sides.own or points, results),
-        noise=noise(row, points, sides.without_noise, results, fits["cost"]),
+        noise=noise(row, points, sides.without_noise, results),
         needed=needed(row, said, shown, fits[counted]),
         against=against(row, points, sides.against, results),
         logarithm=logarithm(row, shown) if claim and claim.tilde else "",

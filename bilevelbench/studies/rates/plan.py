@@ -118,10 +118,11 @@ def plan_without_noise(row: RateRow, points: Sequence[Point], results: Results) 
         if p.value not in there:
             continue
         params = {name: value for name, value in p.trial.problem.params.items() if not name.startswith("sigma_")}
-        update: dict[str, object] = {"problem": p.trial.problem.model_copy(update={"params": params})}
+        fields = {name: getattr(p.trial, name) for name in Trial.model_fields}  # anew: a copy would keep this one's id
+        fields["problem"] = p.trial.problem.model_copy(update={"params": params})
         if row.rule != "horizon":
-            update["budget"] = Budget(steps=_QUIET * int(table[p.value]["steps"].max()))
-        out.append(Point(p.value, p.seed, p.trial.model_copy(update=update)))
+            fields["budget"] = Budget(steps=_QUIET * int(table[p.value]["steps"].max()))
+        out.append(Point(p.value, p.seed, Trial(**fields)))
     return out
 
 

@@ -85,20 +85,23 @@ def own_notion(row: RateRow, points: Sequence[Point], results: Results) -> str:
     return f"{row.own_notion}: {found.slope:.2f} [{found.low:.2f}, {found.high:.2f}] in calls"
 
 
-def noise(row: RateRow, points: Sequence[Point], without: Sequence[Point], results: Results, calls: Fit | None) -> str:
-    """Whether noise binds: the same parameters without it get as far in other numbers of steps, or further in as many."""
+def noise(row: RateRow, points: Sequence[Point], without: Sequence[Point], results: Results) -> str:
+    """Whether noise binds: the same parameters without it get as far in other numbers of steps, or further in as many.
+
+    In steps and not in calls: where nothing is random a batch costs one call.
+    """
     if not row.without_noise:
         return ""
     with_noise, still = runs_by_value(points, results), runs_by_value(without, results)
     values = [v for v in whole(row, still) if v in whole(row, with_noise)]
-    found = fit_row(still, values, "cost", row)
-    if found is None or calls is None:
+    found, loud = fit_row(still, values, "steps", row), fit_row(with_noise, values, "steps", row)
+    if found is None or loud is None:
         return f"without noise: {len(values)} values reached by all seeds, too few for a slope"
     column = "accuracy" if row.rule == "horizon" else "steps"
     last = values[-1]
     by = abs(float(np.log(with_noise[last][column].mean() / still[last][column].mean())))
-    told = f"without noise, with the same parameters: slope of the calls {found.slope:.2f} (the row: {calls.slope:.2f})"
-    if by < _SAME and abs(found.slope - calls.slope) < TOLERANCE:
+    told = f"without noise, with the same parameters: slope of the steps {found.slope:.2f} (the row: {loud.slope:.2f})"
+    if by < _SAME and abs(found.slope - loud.slope) < TOLERANCE:
         return f"{told}; the schedule alone gives this slope; noise was not binding"
     there, here = (table[last][column].mean() for table in (still, with_noise))
     return f"{told}, and {column} of {there:.3g} in place of {here:.3g} at the end"

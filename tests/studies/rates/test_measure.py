@@ -17,7 +17,7 @@ from bilevelbench.plan.packs import plan
 from bilevelbench.report.analysis.rates import markdown
 from bilevelbench.report.figures.rates import figure
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
-from bilevelbench.studies.rates.plan import plan_row, plan_weakened
+from bilevelbench.studies.rates.plan import plan_row, plan_weakened, plan_without_noise
 from bilevelbench.studies.rates.study import run_rates
 from bilevelbench.studies.rates.suite import RateRow, RateSuite
 
@@ -207,6 +207,32 @@ def test_count_over_something_that_is_no_parameter():
     row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, log_free="cost", over="KK")
     with pytest.raises(InvalidInput, match=r"the preset sets no such parameter.*'K'"):
         run_rates(suite(row), registry(), run)
+
+
+def noisy(sigma_f: float) -> RateRow:
+    return RateRow(
+        method="f2sa", table=2, setting="partial", rule="horizon", set_by="steps", horizons=(6, 8), seeds=2,
+        log_free="cost", problem={"sigma_f": sigma_f}, without_noise=True,
+    )  # fmt: skip
+
+
+def test_row_without_noise_has_trials_of_its_own_on_the_same_data():
+    row = noisy(4.0)
+    points = plan_row(row, suite(row), registry())
+    quiet = plan_without_noise(row, points, run([p.trial for p in points]))
+    assert len(quiet) == len(points)
+    for loud, still in zip(points, quiet, strict=True):
+        assert still.trial.id != loud.trial.id
+        assert still.trial.algorithm == loud.trial.algorithm
+        assert not any(name.startswith("sigma_") for name in still.trial.problem.params)
+
+
+@pytest.mark.parametrize(("sigma_f", "binds"), [(5.0, True), (1e-6, False)])
+def test_noise_binds_where_there_is_enough_of_it(sigma_f, binds):
+    row = noisy(sigma_f)
+    (found,) = run_rates(suite(row), registry(), run)
+    assert ("in place of" in found.noise) == binds
+    assert ("noise was not binding" in found.noise) != binds
 
 
 def test_weakened_row_may_multiply_a_parameter():

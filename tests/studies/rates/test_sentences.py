@@ -169,25 +169,26 @@ def quietly(row: RateRow, loud: float, still: float) -> str:
     others = [Point(p.value, p.seed, SimpleNamespace(id=f"still-{p.trial.id}")) for p in points]
     runs, curve = results.runs.copy(), results.curve.copy()
     curve["mean_grad_phi"] *= loud
-    quiet_runs, quiet_curve = results.runs.copy(), results.curve.copy()
+    runs["steps"] = runs["cost"].astype(int)
+    quiet_runs, quiet_curve = runs.assign(cost=1.0), results.curve.copy()  # a batch costs one call there
     for frame in (quiet_runs, quiet_curve):
         frame["trial_id"] = "still-" + frame["trial_id"].astype(str)
     quiet_curve["mean_grad_phi"] *= still
     both = Results(pd.concat([runs, quiet_runs]), pd.concat([curve, quiet_curve]), [])
-    return noise(row, points, others, both, Fit(4.0, 3.99, 4.01, 4.0, ()))
+    return noise(row, points, others, both)
 
 
 def test_noise_binds_only_where_it_changes_what_is_reached():
     row = RateRow(method="ttsa", rule="horizon", set_by="steps", horizons=(5, 8), seeds=1, without_noise=True)
     same = quietly(row, 1.05, 1.0)
     assert same == (
-        "without noise, with the same parameters: slope of the calls 4.00 (the row: 4.00); the schedule alone gives this "
+        "without noise, with the same parameters: slope of the steps 4.00 (the row: 4.00); the schedule alone gives this "
         "slope; noise was not binding"
     )
     binds = quietly(row, 1.6, 1.0)
     assert "not binding" not in binds
     assert binds.endswith("and accuracy of 0.25 in place of 0.4 at the end")
-    assert noise(row.model_copy(update={"without_noise": False}), [], [], made({})[1], None) == ""
+    assert noise(row.model_copy(update={"without_noise": False}), [], [], made({})[1]) == ""
 
 
 def on_a_line(eps: float, steps: float) -> dict[str, float]:
