@@ -55,7 +55,7 @@ def downloads(site: Site) -> dict[str, str]:
 def _ten_digits(table: pd.DataFrame) -> pd.DataFrame:
     """Floats as text, as `float_format` of pandas writes them, which is a third of the time of a large site."""
     real = table.select_dtypes("float64")
-    texts = {name: ["" if v != v else "%.10g" % v for v in real[name].tolist()] for name in real}  # noqa: UP031
+    texts = {str(name): ["" if v != v else "%.10g" % v for v in real[name].tolist()] for name in real}  # noqa: UP031
     return table.assign(**texts)
 
 
