@@ -17,7 +17,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 SUMMARY, STORED = FOLDER / "summary.json", FOLDER / "stored.json"
 
-#: A ratio may be so much worse than the stored one: minima of processor time repeat to about ten percent.
+#: A ratio may be so much worse than the stored one. Beside other work ratios differ by more from one run to the next.
 ALLOWED = 0.15
 #: What one wants large; everything else is a cost.
 _GAIN = "_speedup"
