@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import tempfile
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def isolate(work: Path, read_only: Path) -> list[str]:
     work.mkdir(exist_ok=True)
     os.chdir(work)
     without = []
-    attempts = {
+    attempts: dict[str, Callable[[], None]] = {
         "no network": _leave_network,
         "a read-only view of the results": functools.partial(_see_read_only, read_only),
     }
