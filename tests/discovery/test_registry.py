@@ -206,7 +206,7 @@ def test_metadata_that_cannot_be_parsed(site, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_during_an_import_is_not_a_failure_of_the_plugin(tmp_path, monkeypatch):
-    install(tmp_path, "pressed", "raise KeyboardInterrupt")
+    install(tmp_path, "pressed", "import signal; signal.raise_signal(signal.SIGINT)")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         Registry.from_entry_points([EntryPoint("pressed", "pressed", "bilevelbench")])

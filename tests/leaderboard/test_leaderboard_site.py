@@ -267,11 +267,11 @@ def test_stored_folders_rates_and_facts_are_found(tmp_path):
 @pytest.mark.parametrize(
     ("reader", "text", "said"),
     [
-        (read_facts, "{", "cannot be read as JSON"),
+        (read_facts, "{", "is not JSON that can be read"),
         (read_facts, "[]", "holds no JSON object"),
         (read_facts, '{"methods": {"a": 3}}', "'methods' is not a table"),
         (read_rates, '{"title": "T", "rows": 3}', "is not a file of measured rates .*; measure again"),
-        (read_rates, '{"title": "T", "rows": [{"table": 1}]}', "has a row without 'method'; measure again"),
+        (read_rates, '{"title": "T", "rows": [{"table": 1}]}', "has a row that has no 'method'; measure again"),
     ],
 )
 def test_files_that_are_not_what_they_should_be_are_sentences(tmp_path, reader, text, said):

@@ -37,7 +37,7 @@ def test_data() -> None:
 
 
 def test_damaged_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gzip, "decompress", lambda _: b"M,0.455")
+    monkeypatch.setattr(gzip.GzipFile, "read", lambda self, size: b"M,0.455")
     with pytest.raises(InvalidInput, match="damaged"):
         RidgeAbalone().build()
 

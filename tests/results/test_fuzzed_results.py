@@ -8,6 +8,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from described import asked, row
 from fuzzing import EXAMPLES, mutated_bytes, mutated_json, survives, values
 from hypothesis import strategies as st
 from test_possible import HONEST, POINTS
@@ -28,13 +29,14 @@ from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
 ENVIRONMENT = {"cpu": "A", "cores": 2, "python": "3.11", "packages": {"torch": "2", "bilevelbench": "1"}}
-TRIAL = {"id": "t", "label": "", "tuned": "phi", "schedule": {"mean": True, "second_order": False, "on": None}}
+TRIAL = asked(tuned="phi")
+ID = TRIAL["id"]
 RECORD = {
-    "created": "2026-01-01T00:00:00+00:00", "schema_version": 2, "trial_ids": ["t"], "trials": [TRIAL], "machine": "m",
+    "created": "2026-01-01T00:00:00+00:00", "schema_version": 2, "trial_ids": [ID], "trials": [TRIAL], "machine": "m",
     "environment": ENVIRONMENT, "commits": {"plugin": "0123"}, "families": {"f2ba": "penalty"}, "merged_from": "x",
-    "pictures": {"t": {"x": "iVBORw0KGgo="}}, "step_seconds": 1.0, "total_seconds": 2.0,
+    "pictures": {ID: {"x": "iVBORw0KGgo="}}, "step_seconds": 1.0, "total_seconds": 2.0,
 }  # fmt: skip
-RUNS, CURVE = runs_of([HONEST]), curve_of(POINTS)
+RUNS, CURVE = runs_of([HONEST | row(TRIAL)]), curve_of(POINTS | {"trial_id": [ID] * 3})
 FIGURE = {
     "figure": {
         "name": "one", "title": "One", "claim": "It falls.",
@@ -45,7 +47,7 @@ FIGURE = {
             {"rule": "separation", "claim": "c", "column": "phi", "low": ["f2ba"], "high": ["aid"], "below": 1, "above": 2},
         ],
     },
-    "trials": [{"id": "t", "method": "f2ba", "algorithm": "f2ba", "problem": "quadratic"}], "tuning": "",
+    "trials": [{"id": ID, "method": "f2ba", "algorithm": "f2ba", "problem": "quadratic"}], "tuning": "",
 }  # fmt: skip
 RATE = {
     "table": 1, "method": "gd", "label": "gd", "setting": "deterministic", "oracle": "gradient", "claimed": 2,

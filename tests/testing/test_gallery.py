@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from helpers import is_running
 from test_contained import CAUGHT, HARMLESS, NOT_SEEN
-from test_kill import is_running
 
 from bilevelbench import Distributed, api
 from bilevelbench.cli.check import check_plugin

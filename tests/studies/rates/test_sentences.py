@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from bilevelbench.report.analysis.fit import Fit
-from bilevelbench.report.analysis.rates import _OPTIONAL, _REQUIRED, COLUMNS, cells, notes
+from bilevelbench.report.analysis.rates import _KINDS, _OPTIONAL, COLUMNS, cells, notes
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.studies.rates.measure import _unreached
 from bilevelbench.studies.rates.plan import Point
@@ -45,7 +45,7 @@ def test_what_was_not_fitted_is_named_by_its_grid(row, said):
 
 
 def shown(**row) -> dict[str, str]:
-    blank = dict.fromkeys(_REQUIRED) | BLANK | {"oracle": "HVP", "tilde": False, "verdict": "matches"}
+    blank = dict.fromkeys(_KINDS) | BLANK | {"oracle": "HVP", "tilde": False, "verdict": "matches"}
     return dict(zip(COLUMNS, cells(blank | row), strict=True))
 
 
