@@ -22,6 +22,7 @@ README = blocks(ROOT / "README.md", "README.md")
 
 def test_the_output_at_the_top_is_what_its_command_prints(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
     command, shown = README[:2]
     assert (command.language, shown.language) == ("bash", "text")
     code, out, err = cli(*shlex.split(command.text)[1:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, PathDistribution
@@ -205,9 +206,11 @@ def test_metadata_that_cannot_be_parsed(site, tmp_path, monkeypatch):
     assert any("mangled" in str(f) for f in found.failures)
 
 
-def test_ctrl_c_during_an_import_is_not_a_failure_of_the_plugin(tmp_path, monkeypatch):
+def test_ctrl_c_during_an_import_is_not_a_failure_of_the_plugin(tmp_path, monkeypatch, request):
     install(tmp_path, "pressed", "import signal; signal.raise_signal(signal.SIGINT)")
     monkeypatch.syspath_prepend(str(tmp_path))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who was started in the background ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(KeyboardInterrupt):
         Registry.from_entry_points([EntryPoint("pressed", "pressed", "bilevelbench")])
 
