@@ -31,8 +31,8 @@ GUIDES = (
 NOT_RUN = {
     ("README.md", "python3 -m venv .venv && source .venv/bin/activate && pip install -c constraints.txt ."):
         "needs the network; tests/test_readme.py installs into a fresh environment",
-    ("README.md", "make run     # makes .venv, installs, runs every method on every embedded problem, prints the table, says where "
-     "the page is"): "needs the network; the tests run in what it makes",
+    ("README.md", "make run     # makes .venv, installs, runs every method on every embedded problem, prints the table, says "
+     "where the page is"): "needs the network; the tests run in what it makes",
     ("README.md", "bilevelbench rates --table 1 --quick"): "takes two minutes; tests/studies/rates run it",
     ("README.md", "bilevelbench run --suite figure1 -o figure1                 # an experiment of the paper, with a verdict "
      "on its claim"): "takes minutes; tests/report and tests/studies/tuning run short forms of both",
