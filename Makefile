@@ -19,8 +19,7 @@ run: install
 # A worker gets neighbouring tests, which share what is slow to make, and takes some of another's when it has done its own.
 # Bytecode is kept: the suite starts hundreds of processes, each of which would compile the package again.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest
-# One worker more than there are cores: many tests wait for a process or a browser.
-ALL_CORES = -n $(shell $(PYTHON) -c "import os; print(os.cpu_count() + 1)") --dist worksteal
+ALL_CORES = -n auto --dist worksteal
 
 test: $(VENV)/.test
 	$(PYTEST) $(ALL_CORES) -m "not slow and not long"

@@ -1,4 +1,4 @@
-"""Inputs that nobody would write on purpose: 200 of each kind always, 10,000 in `make soak`, the same ones every time."""
+"""Inputs that nobody would write on purpose: 60 of each kind always, 10,000 in `make soak`, the same ones every time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import BilevelbenchError
 
 #: For the test of each kind.
-EXAMPLES = pytest.mark.parametrize("examples", [200, pytest.param(10_000, marks=pytest.mark.long)])
+EXAMPLES = pytest.mark.parametrize("examples", [60, pytest.param(10_000, marks=pytest.mark.long)])
 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=12),

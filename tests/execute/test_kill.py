@@ -134,6 +134,7 @@ def kill_and_resume(folder, undisturbed, waits, jobs):
     assert_finished(folder, undisturbed, before)
 
 
+@pytest.mark.slow  # Ctrl-C in the middle is tested below, a writer that is killed in tests/results/test_store.py
 def test_killed_in_the_middle(tmp_path, undisturbed):
     rng = random.Random()
     kill_and_resume(tmp_path, undisturbed, [(1, rng.uniform(0, 0.5)), (4, rng.uniform(0, 0.5))], jobs=1)

@@ -50,6 +50,7 @@ def here_with_one_thread(tmp_path_factory) -> Results:
     return in_order(run(tmp_path_factory.mktemp("here"), "1", "--jobs", "0"))
 
 
+@pytest.mark.slow  # tests/oracle/test_noise_statistics.py compares numbers of workers too
 def test_two_workers_give_the_tables_of_one_process_with_two_threads(tmp_path):
     """The quick form of what follows."""
     ways = {name: WAYS[name] for name in ("here, two threads", "two workers")}

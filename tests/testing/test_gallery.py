@@ -170,8 +170,8 @@ def test_a_class_without_a_step_is_a_failed_check():
     [
         (
             "infinite_loop",
-            {"seconds": 8},
-            "within 8 seconds; saw none, 'runs' was going on; look for a loop that does not end",
+            {"seconds": 4},
+            "within 4 seconds; saw none, 'runs' was going on; look for a loop that does not end",
         ),
         ("huge_memory", {"memory": 1.5}, "memory"),
         ("exits", {}, "ended with exit code 3"),

@@ -273,7 +273,7 @@ def test_argument_of_a_preset_is_not_a_parameter_of_the_method():
         plan_row(row.model_copy(update={"params": {"powr": 0.5}}), suite(row), registry())
 
 
-@pytest.mark.parametrize(("power", "slope"), [(2 / 3, 6.0), (0.5, 4.0)])
+@pytest.mark.parametrize(("power", "slope"), [(2 / 3, 6.0), pytest.param(0.5, 4.0, marks=pytest.mark.slow)])
 def test_bome_shows_the_exponent_of_its_schedule(power, slope):
     """6 (1 + 1/q)/2 for the schedule that its claim is about."""
     row = RateRow(

@@ -152,6 +152,7 @@ def test_problem_says_how_a_sweep_changes_it(method, problem, tmp_path):
     assert row["claimed"] is None
 
 
+@pytest.mark.slow  # tests/studies/rates/test_tuned.py has the search alone
 def test_tuned_preset_finds_the_step_by_itself(method, problem, tmp_path):
     """Without any preset: the longest steps on w sqrt(1 + x^2) are about 2/w."""
     (row,) = rates(

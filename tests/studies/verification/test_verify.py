@@ -201,7 +201,16 @@ FORGERIES = [
 ]
 
 
-@pytest.mark.parametrize(("forge", "verdict", "words"), FORGERIES, ids=[one[0].__name__ for one in FORGERIES])
+_ALWAYS = 10  # forgeries; the others are named in `make test-slow`
+
+
+@pytest.mark.parametrize(
+    ("forge", "verdict", "words"),
+    [
+        pytest.param(*one, id=one[0].__name__, marks=[pytest.mark.slow] if n >= _ALWAYS else [])
+        for n, one in enumerate(FORGERIES)
+    ],
+)
 def test_a_forgery_is_named(honest, tmp_path, forge, verdict, words):
     others = {draft.method: draft for draft in drafts(honest)}
     forged = of(honest, "f2ba")
