@@ -92,8 +92,7 @@ app.command(epilog="Examples: `bilevelbench new method my_method --file`\n\n`bil
 app.command(epilog="Example: `bilevelbench merge out tuned -o both`")(merge)
 
 app.command(
-    epilog="Examples: `bilevelbench verify theirs --sample 20`\n\n"
-    "`bilevelbench verify theirs --against leaderboard/results/official --seed 7`"
+    epilog="Examples: `bilevelbench verify out --sample 3`\n\n`bilevelbench verify out --against both --seed 7`"
 )(verify)
 
 app.command(epilog="Example: `bilevelbench reproduce 007c29450581af9b results`")(reproduce)

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "bilevelbench check --all --json": "minutes: tests/testing/test_builtins.py checks all plugins",
     "bilevelbench leaderboard serve site --port 8000": "runs until it is stopped: tests/leaderboard",
     "bilevelbench tutorial": "below",
+    "bilevelbench reproduce 007c29450581af9b results": "names a trial of one's own: tests/studies/verification",
 }
 #: What the examples need to be there: the order of the others.
 FIRST = ("bilevelbench new", "bilevelbench run -a", "bilevelbench tune", "bilevelbench run --suite")
