@@ -215,6 +215,17 @@ def jumping_clock(folder, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
 
+def test_a_clock_that_jumps_in_this_process_changes_nothing(tmp_path, monkeypatch):
+    limited = [*COMMAND, "--seconds", "60"]
+    here(tmp_path / "steady", limited)
+    real, rng = time.time, random.Random(0)
+    monkeypatch.setattr(time, "time", lambda: real() + rng.choice([-86400, 0, 86400]))
+    here(tmp_path / "out", limited)
+    assert_complete(tmp_path / "out", load_results(tmp_path / "steady"))
+    assert load_results(tmp_path / "out").curve["seconds"].between(0, 60).all()
+
+
+@pytest.mark.slow  # above, without workers
 def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
     """Neither a trial's seconds nor the limit of its worker are taken from the clock of the day."""
     limited = [*COMMAND, "--seconds", "60"]

@@ -41,6 +41,7 @@ def test_slopes_are_those_that_the_tail_predicts(method, eps, expected, tmp_path
     assert row["verdict"] == "matches"
 
 
+@pytest.mark.slow  # the slope of f2ba above needs a penalty that grows
 def test_penalty_that_does_not_grow_stops_getting_there(tmp_path):
     """Within 3,000 steps, four times what a penalty of 2/eps takes."""
     fixed = ("-a", "f2ba[lam=4.0,K=12]", "-p", FILE, "--eps", "0.16:0.02", "--rule", "hit", "--seeds", "2")
