@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "site"))
 
 from command_line import examples, verbs
 
+pytestmark = pytest.mark.whole  # every verb
+
 #: Examples that are not run here, and where they are.
 ELSEWHERE = {
     "bilevelbench run --all": "two minutes: the workflow `release` runs it",

@@ -13,6 +13,8 @@ from bilevelbench.leaderboard.build import write_site
 from bilevelbench.report.contents import Report
 from bilevelbench.report.formats import html
 
+pytestmark = pytest.mark.whole  # whole sites
+
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):

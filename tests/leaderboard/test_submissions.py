@@ -16,6 +16,8 @@ from bilevelbench.leaderboard.collect import load, provenance
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
+pytestmark = pytest.mark.whole  # whole sites
+
 METHODS = ("f2ba", "ba")  # of the published ones: with fixed costs of a step, and with trials that diverge
 OTHER = "Another 9000"
 

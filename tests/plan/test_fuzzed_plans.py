@@ -14,6 +14,8 @@ from bilevelbench.plan.trial import Budget, Spec
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.studies.tuning.record import _set
 
+pytestmark = pytest.mark.whole  # many inputs
+
 SELECTIONS = ("f2ba[K=3,lam=10,100]", "quadratic[dim_x=5,data_seed=0,1]", "aid", "f2ba[lam=1e3]", "x.py:Class[a='b']")
 SUITE = """
 title = "small"

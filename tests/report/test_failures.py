@@ -24,6 +24,8 @@ from bilevelbench.report.formats import md
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
+pytestmark = pytest.mark.whole  # whole runs and pages
+
 SENTENCE = "|x| > 1e+06, that is 1e+06 (1 + |x0|), at step 1; try smaller steps (lam=10, a_y=10, a_z=10, eta_x=0.001)"
 
 

@@ -17,6 +17,8 @@ from bilevelbench.report.analysis.summary import exact_rows, readable, summary
 from bilevelbench.report.figures import curves
 from bilevelbench.report.figures.style import MOST, chosen
 
+pytestmark = pytest.mark.whole  # large tables
+
 
 def grid(count, **odd):
     """Methods m000, m001, ... of which each ends higher than the one before it; `odd` is added to the last."""

@@ -28,6 +28,8 @@ from bilevelbench.results.schema import curve_of, runs_of
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
+pytestmark = pytest.mark.whole  # many inputs
+
 ENVIRONMENT = {"cpu": "A", "cores": 2, "python": "3.11", "packages": {"torch": "2", "bilevelbench": "1"}}
 TRIAL = asked(tuned="phi")
 ID = TRIAL["id"]

@@ -27,6 +27,8 @@ from suite_files import MODELS, suite_models  # noqa: E402
 from bilevelbench.cli.app import parser  # noqa: E402
 from bilevelbench.discovery.registry import registry  # noqa: E402
 
+pytestmark = pytest.mark.whole  # every method and problem
+
 # ---- mathematics
 
 
