@@ -27,6 +27,8 @@ from bilevelbench.plan.trial import Budget, Schedule
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import Results
 
+pytestmark = pytest.mark.whole  # many draws
+
 SEEDS = 20_000
 MORE_SEEDS = 80_000  # single rows have long tails, which make a variance harder to tell
 FIVE_SIGMA = stats.norm.sf(5)

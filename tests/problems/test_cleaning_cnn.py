@@ -16,6 +16,8 @@ import bilevelbench
 from bilevelbench import FiniteSum
 from bilevelbench.model.derivatives import derive
 
+pytestmark = pytest.mark.whole  # networks that learn
+
 FEW = {"n_train": 30, "n_val": 20, "n_test": 25}
 
 

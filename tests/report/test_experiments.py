@@ -33,6 +33,8 @@ from bilevelbench.report.write import write_report
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.results.store import Store
 
+pytestmark = pytest.mark.whole  # whole experiments
+
 NASTY = "<script>alert(1)</script> $x_{$ \"q\" & 'p'"
 
 FALLS = {"rule": "falls", "claim": "it falls", "columns": ["grad_phi"], "lower": ["phi"], "factor": 100}
