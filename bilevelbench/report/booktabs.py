@@ -25,15 +25,20 @@ _SPECIAL = {
     **{c: rf"\{c}" for c in "&%$#_{}"},
 }
 
-HEAD = r"""\documentclass{article}
+#: What tables and escaped names need.
+PREAMBLE = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
 \usepackage[T1]{fontenc}
 \usepackage{textcomp}
 \usepackage{booktabs}
 \usepackage{graphicx}
-\usepackage[landscape,margin=1.5cm]{geometry}
+"""
+HEAD = (
+    PREAMBLE
+    + r"""\usepackage[landscape,margin=1.5cm]{geometry}
 \begin{document}
 """
+)
 TAIL = "\\end{document}\n"
 
 

@@ -12,9 +12,10 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
-from bilevelbench.errors import StoreError, faults
+from bilevelbench.errors import faults
 from bilevelbench.results.files import replace_file
 from bilevelbench.results.packs import pack_paths
+from bilevelbench.untrusted import Refused, read_bytes
 
 VERIFY = "verify.json"
 _MOST_BYTES = 2**24
@@ -90,15 +91,13 @@ def read_verified(folder: Path) -> tuple[dict[str, TrialVerdict], str]:
     try:
         if not path.is_file():
             return {}, ""
-        if path.stat().st_size > _MOST_BYTES:
-            raise StoreError(f"it has {path.stat().st_size:,} bytes")
-        found = VerifyFile.model_validate(json.loads(path.read_bytes()))
+        found = VerifyFile.model_validate(json.loads(read_bytes(path, folder, _MOST_BYTES)))
     except ValidationError as error:
         return (
             {},
             f"{str(path)!r} is not a verification ({faults(error)[:300]}); run `bilevelbench verify {folder}` again",
         )
-    except (OSError, ValueError, RecursionError, StoreError) as error:
+    except (OSError, ValueError, RecursionError, Refused) as error:
         return {}, f"{str(path)!r} cannot be read ({error}); run `bilevelbench verify {folder}` again"
     if found.packs != sums(folder):
         return (

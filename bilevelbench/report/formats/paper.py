@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bilevelbench.report import booktabs
-from bilevelbench.report.analysis.ranking import costs
 from bilevelbench.report.analysis.summary import ACCURACIES, certificates, data_seeds, summary
 from bilevelbench.report.booktabs import escape
 from bilevelbench.report.contents import Report
@@ -17,39 +16,37 @@ from bilevelbench.report.formats import latex
 default_file: str | None = None
 figure_kinds: tuple[str, ...] = ("pdf",)
 
-HEAD = r"""\documentclass{article}
-\usepackage[utf8]{inputenc}
-\usepackage[T1]{fontenc}
-\usepackage{textcomp}
-\usepackage{booktabs}
-\usepackage{graphicx}
-\usepackage[margin=2.5cm]{geometry}
+HEAD = (
+    booktabs.PREAMBLE
+    + r"""\usepackage[margin=2.5cm]{geometry}
 % A figure that these results do not have is left out.
 \newcommand{\resultsfigure}[2]{\IfFileExists{figures/#1.pdf}{%
 \begin{figure}[htbp]\centering\includegraphics[width=\linewidth]{figures/#1.pdf}\caption{#2}\end{figure}}{}}
 \begin{document}
 """
+)
 
 _CITATION = re.compile(r'(?P<authors>[^"]+?),? "(?P<title>[^"]+)", (?P<where>.*?) ?(?P<year>\d{4})$')
 
 
 def document(report: Report, command: str = "") -> str:
     """One file: tables where the folder has their names."""
-    return _main(report, command, list(latex.tables(report).values()))
+    return _main(report, command, list(latex.tables(report).values()), references(report))
 
 
 def files(report: Report, command: str = "") -> dict[str, str]:
     tables = latex.tables(report)
-    main = _main(report, command, [f"\\input{{{name}}}\n" for name in tables])
-    return {"main.tex": main, **tables, "references.bib": bibliography(references(report))}
+    cited = references(report)
+    main = _main(report, command, [f"\\input{{{name}}}\n" for name in tables], cited)
+    return {"main.tex": main, **tables, "references.bib": bibliography(cited)}
 
 
-def _main(report: Report, command: str, tables: list[str]) -> str:
+def _main(report: Report, command: str, tables: list[str], cited: Mapping[str, list[str]]) -> str:
     parts = [HEAD, "\\section*{Protocol}\n", protocol(report), "\n\n", environment(report), "\n\n"]
     if command:
         parts.append(f"Tables and figures are made by \\texttt{{{escape(command)}}}.\n\n")
     parts += ["\\section*{Results}\n", *tables, *_figures(report)]
-    if references(report):
+    if cited:
         parts += ["\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n"]
     return "".join(parts) + booktabs.TAIL
 
@@ -66,12 +63,10 @@ def protocol(report: Report) -> str:
         *_budgets(report.results.records, set(runs["trial_id"])),
         "A gradient, and on a finite sum the gradient of one datum, costs 1; a product with second derivatives costs "
         f"{report.weight:g} in the ranking.",
+        f"An accuracy (of {', '.join(f'{eps:g}' for eps in ACCURACIES)}) is reached where the norm of grad phi first falls "
+        "below it. A trial that failed has reached nothing.",
+        certificates(runs),
     ]
-    if len(costs(report.results, ACCURACIES)):
-        reached = ", ".join(f"{eps:g}" for eps in ACCURACIES)
-        said.append(f"An accuracy (of {reached}) is reached where the norm of grad phi first falls below it.")
-        said.append("A trial that failed has reached nothing.")
-    said.append(certificates(runs))
     return escape(" ".join(said))
 
 

@@ -26,6 +26,7 @@ from bilevelbench.studies.verification.again import CannotRun, Here, TrialRefuse
 from bilevelbench.studies.verification.against import copies, differences, official
 from bilevelbench.studies.verification.possible import Stored, impossible_of
 from bilevelbench.studies.verification.sample import drawn, weights
+from bilevelbench.untrusted import MOST_JSON, Refused, read_bytes
 
 #: Files of a folder that somebody sends in which nobody reads, and why.
 _UNREAD = {
@@ -250,8 +251,8 @@ def _unreadable(path: Path, sentence: str) -> JudgedTrial:
 def _ids(path: Path) -> Sequence[Any]:
     """The trials that a pack claims, for counting."""
     try:
-        found = json.loads((path / "pack.json").read_bytes()).get("trial_ids")
-    except (OSError, ValueError, AttributeError, RecursionError):
+        found = json.loads(read_bytes(path / "pack.json", most=MOST_JSON)).get("trial_ids")
+    except (Refused, ValueError, AttributeError, RecursionError):  # refused: a pipe, for one, in which nobody writes
         return ()
     return found if isinstance(found, list) else ()
 
