@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.metadata import distribution
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from doc_blocks import blocks
@@ -65,6 +66,21 @@ def wheel(tmp_path_factory) -> Path:
     assert done.returncode == 0, done.stderr
     (built,) = folder.glob("*.whl")
     return built
+
+
+@pytest.mark.slow
+def test_the_wheel_has_every_file_of_the_packages_and_nothing_else(wheel):
+    """Templates, scripts, suites and data are named in pyproject.toml by hand; only users would miss one that was forgotten."""
+    left_out = {"__pycache__", "bilevelbench_example"}
+    wanted = {
+        path.relative_to(root).as_posix()
+        for root, pattern in ((ROOT, "bilevelbench/**/*"), (ROOT / "plugins", "bilevelbench_*/**/*"))
+        for path in root.glob(pattern)
+        if path.is_file() and not left_out & set(path.parts)
+    }
+    with ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert packed == wanted
 
 
 @pytest.mark.slow
