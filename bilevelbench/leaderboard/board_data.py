@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def _stretches(lines: F64) -> list[tuple[float, float]]:
         over, under = (np.subtract.outer(lines[:, n], lines[:, n]) for n in (0, 1))
         at = np.divide(-over, under, out=np.full_like(over, np.nan), where=under != 0)
         ends = [low, *np.unique(at[(at > low) & (at < high)]), high]
-    return [(float(a), float((a + b) / 2)) for a, b in zip(ends, ends[1:], strict=False)]
+    return [(float(a), float((a + b) / 2)) for a, b in itertools.pairwise(ends)]
 
 
 def _view(tables: dict[float, pd.DataFrame], methods: list[str]) -> dict[str, Any]:

@@ -112,7 +112,9 @@ def make_board(
     notes = [*(merged.sentence(method) for method in sorted(merged.members)), *start_notes(part)]
     curves = int(numbers.nunique())
     times = expected_running_time(table, runs)
-    return Board(mode, setting, runs, table, rows.reset_index(drop=True), intervals, within, times, merged, curves, notes)
+    return Board(
+        mode, setting, runs, table, rows.reset_index(drop=True), intervals, within, times, merged, curves, notes
+    )
 
 
 def _intervals(table: pd.DataFrame, prices: Mapping[float, int]) -> dict[float, pd.DataFrame]:

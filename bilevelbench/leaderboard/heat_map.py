@@ -73,7 +73,10 @@ def win_matrix(one: Board) -> list[tuple[str, list[dict[str, Any]]]]:
     shares = wins(one.costs).reindex(index=methods, columns=methods, fill_value=0.0).to_numpy()
     bands = [set(text.split()) for text in one.rows["bands"]]
     return [
-        (label, [{"share": shares[n, m], "self": n == m, "apart": not bands[n] & bands[m]} for m in range(len(methods))])
+        (
+            label,
+            [{"share": shares[n, m], "self": n == m, "apart": not bands[n] & bands[m]} for m in range(len(methods))],
+        )
         for n, label in enumerate(one.rows["label"])
     ]
 
@@ -91,7 +94,11 @@ def running_time_tables(one: Board) -> list[dict[str, Any]]:
     for problem in one.problems:
         targets = sorted(absolute.loc[problem].index, reverse=True)
         heads = [
-            {"power": superscripts(power(t)), "norm": _norm(*absolute.loc[(problem, t)]), "counted": (problem, t) not in missing}
+            {
+                "power": superscripts(power(t)),
+                "norm": _norm(*absolute.loc[(problem, t)]),
+                "counted": (problem, t) not in missing,
+            }
             for t in targets
         ]
         rows = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from bilevelbench.leaderboard import boards
@@ -58,7 +57,9 @@ def _pages(site: Site) -> dict[str, str]:
         pages[site.problem_file[title]] = render("problem.html", "../", **problem_page(site, title))
     for one in site.boards:
         name = f"{SETTINGS[one.setting].name}, {MODES[one.mode]}"
-        pages[_times_file(one)] = render("running_times.html", "../", name=name, tables=running_time_tables(one), board=one)
+        pages[_times_file(one)] = render(
+            "running_times.html", "../", name=name, tables=running_time_tables(one), board=one
+        )
     methods = MethodPages(site)
     for method in site.methods:
         pages[site.method_file[method]] = render("method.html", "../", **methods.page(method))
@@ -137,14 +138,15 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
         "notes": [superscripts(note) for note in (*one.notes, uncounted_words(one.costs)) if note], "wins": win_matrix(one),
         "seeds": int(one.runs.groupby(["title", "method"]).size().max()),
         "profile": boards.profile_table(one),
-        "answer": printable(answer(_named(one), {w: [one.merged.label(m) for m in ranked.index] for w, ranked in one.intervals.items()})),
+        "answer": printable(_answer(one)),
         "text": _board_text(site, one, part),
     }  # fmt: skip
 
 
-def _named(one: Board) -> pd.DataFrame:
-    """The rows with the names that readers see."""
-    return one.rows.assign(method=one.rows["label"])
+def _answer(one: Board) -> str:
+    """With the names that readers see."""
+    orders = {w: [one.merged.label(method) for method in ranked.index] for w, ranked in one.intervals.items()}
+    return answer(one.rows.assign(method=one.rows["label"]), orders)
 
 
 def _times_file(one: Board) -> str:

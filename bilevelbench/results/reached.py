@@ -74,9 +74,7 @@ def first_met(results: Results, accuracies: Sequence[float]) -> list[pd.DataFram
     rows = results.curve[counts(results)].sort_values("cost", kind="stable")
     sure = certified(rows["grad_phi"], rows["grad_phi_error"]).to_numpy(dtype=float)
     start = rows["trial_id"].map(starts(results)["start"]).to_numpy(dtype=float)
-    return [
-        rows[sure <= accuracy * start].drop_duplicates("trial_id").set_index("trial_id") for accuracy in accuracies
-    ]
+    return [rows[sure <= accuracy * start].drop_duplicates("trial_id").set_index("trial_id") for accuracy in accuracies]
 
 
 def best(results: Results) -> pd.Series[float]:

@@ -35,9 +35,13 @@ def _first(rows: pd.DataFrame) -> str:
         return f"Fewest calls: {_names(best['method'])}, tied."
     name, reached, bands = best.iloc[0][["method", "reached", "bands"]]
     said = f"Fewest calls: {name}, {reached:.0%} reached"
-    shared = rows["bands"].map(lambda others: not set(bands.split()).isdisjoint(others.split()))
-    alike = rows.loc[shared & (rows["method"] != name), "method"]
+    alike = rows.loc[share_a_band(rows, bands) & (rows["method"] != name), "method"]
     return f"{said}; {_names(alike)} cannot be told apart from it." if len(alike) else f"{said}."
+
+
+def share_a_band(rows: pd.DataFrame, bands: str) -> pd.Series[bool]:
+    """Which rows cannot be told apart from one with these bands."""
+    return rows["bands"].map(lambda others: not set(bands.split()).isdisjoint(others.split()))
 
 
 def _without(rows: pd.DataFrame) -> str:

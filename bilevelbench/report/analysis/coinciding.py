@@ -66,9 +66,7 @@ def curve_numbers(results: Results) -> pd.Series[int]:
     nowhere = np.array([], dtype=int)
     known: dict[tuple[object, ...], list[tuple[int, np.ndarray]]] = {}
     numbers: list[int] = []
-    for n, (trial, title, failed) in enumerate(
-        zip(runs["trial_id"], runs["title"], reached.failed(runs), strict=True)
-    ):
+    for n, (trial, title, failed) in enumerate(zip(runs["trial_id"], runs["title"], reached.failed(runs), strict=True)):
         rows = places.get(trial, nowhere)
         mine = seen[rows]
         finite = mine[np.isfinite(mine[:, 0]), 0]

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from bilevelbench.report.analysis.failures import failures
-from bilevelbench.report.analysis.pictures import pictures
 from bilevelbench.report.analysis.coinciding import merged
+from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.intervals import is_single, ranking
+from bilevelbench.report.analysis.pictures import pictures
 from bilevelbench.report.analysis.ranking import costs, power, uncounted_words
 from bilevelbench.report.analysis.rates import RateTable, notes
 from bilevelbench.report.analysis.rates import readable as readable_rates

@@ -64,9 +64,9 @@ def protocol(report: Report) -> str:
         *_budgets(report.results.records, set(runs["trial_id"])),
         "A gradient, and on a finite sum the gradient of one datum, costs 1; a product with second derivatives costs "
         f"{report.weight:g} in the ranking.",
-        f"An accuracy, {', '.join(f'{eps:g}' for eps in ACCURACIES)} in the tables and {len(TARGETS)} from {power(TARGETS[0])} to "
-        f"{power(TARGETS[-1])} in the ranking, is reached where the norm of grad phi, with its error, first falls to that share "
-        "of its start. A trial that failed has reached nothing.",
+        f"An accuracy, {', '.join(f'{eps:g}' for eps in ACCURACIES)} in the tables and {len(TARGETS)} from {power(TARGETS[0])} "
+        f"to {power(TARGETS[-1])} in the ranking, is reached where the norm of grad phi, with its error, first falls to that "
+        "share of its start. A trial that failed has reached nothing.",
         certificates(runs),
     ]
     return escape(" ".join(said))
