@@ -59,8 +59,8 @@ def which_method() -> str:
         f"The numbers are those of the published results, {trials:,} trials of {len(site.methods)} methods on "
         f"{len(site.titles)} problems, with default parameters, and are read when this page is built. *Reached* counts pairs "
         "of a trial and an accuracy, a share of |grad phi| at the start; *cost / best* is the median over problems and "
-        "accuracies, with a Hessian-vector product at the price of one gradient. A rank comes with the interval in which it lies if the "
-        "trials are drawn again."
+        "accuracies, with a Hessian-vector product at the price of one gradient. A rank comes with the interval in "
+        "which it lies if the trials are drawn again."
     )
     return choice_page(boards, site.kinds, lead)
 
