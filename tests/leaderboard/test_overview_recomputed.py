@@ -102,8 +102,8 @@ class Plain:
             return (one["failed"], len(one["rows"])) == (other["failed"], len(other["rows"])) and all(
                 a["cost"] == b["cost"]
                 and a["second_order"] == b["second_order"]
-                and math.isclose(a["grad_phi"], b["grad_phi"], rel_tol=1e-12)
-                and math.isclose(a["phi"], b["phi"], rel_tol=1e-12)
+                and close(a["grad_phi"], b["grad_phi"])
+                and close(a["phi"], b["phi"])
                 for a, b in zip(one["rows"], other["rows"], strict=True)
             )
 
@@ -181,6 +181,11 @@ class Plain:
                         total[draw] += (middle[:, None] > middle).sum(1) + ((middle[:, None] == middle).sum(1) + 1) / 2
                         count[draw] += 1
         return total / count
+
+
+def close(a, b):
+    """Equal up to 1e-12, or both missing, as in the last row of a trial that diverged."""
+    return math.isclose(a, b, rel_tol=1e-12) or (math.isnan(a) and math.isnan(b))
 
 
 def place(values, name):
