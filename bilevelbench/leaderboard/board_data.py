@@ -37,7 +37,8 @@ def _cells(one: Board, methods: list[str]) -> list[dict[str, Any]]:
     cells: dict[tuple[str, float], list[Any]] = {}
     problems = one.problems
     ones, twos = (kept[name].to_numpy(dtype=float) for name in ("first_order", "second_order"))
-    for (problem, target, method), part in kept.groupby([*CELL, "method"]).indices.items():  # type: ignore[misc]
+    groups: dict[Any, Any] = kept.groupby([*CELL, "method"]).indices
+    for (problem, target, method), part in groups.items():
         cell = cells.setdefault((problem, target), [-1] * len(methods))
         cell[places[method]] = by_price(ones[part], twos[part])
     return [{"p": problems.index(problem), "t": target, "c": cell} for (problem, target), cell in sorted(cells.items())]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-import numpy as np
 
 from bilevelbench.leaderboard.boards import Board
 from bilevelbench.report.analysis.ranking import by_problem, counted, medians, power, uncounted, wins
@@ -32,7 +31,7 @@ def heat_map(one: Board, problem_file: Mapping[str, str]) -> dict[str, list[dict
     """By method a cell for each problem: its text, colour, what a reader is told beside it and where its curve is."""
     ratios, times = by_problem(one.costs), _running_times(one)
     count = counted(one.costs).drop_duplicates(["problem", "target"]).groupby("problem").size()
-    middle = np.isfinite(medians(counted(one.costs))).groupby(level="problem").sum()
+    middle = medians(counted(one.costs)).lt(math.inf).groupby(level="problem").sum()
     out: dict[str, list[dict[str, Any]]] = {}
     for method in one.rows["method"]:
         names = [name + (" (tuned)" if one.mode == "tuned" else "") for name in one.merged.of(method)]
