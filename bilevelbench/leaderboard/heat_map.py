@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-
 from bilevelbench.leaderboard.boards import Board
 from bilevelbench.report.analysis.ranking import by_problem, counted, medians, power, uncounted, wins
 from bilevelbench.report.analysis.summary import span
