@@ -17,8 +17,17 @@ from bilevelbench.execute.executor import Done, Executor, OnDone
 from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
 from bilevelbench.report.analysis.failures import sentences
-from bilevelbench.report.analysis.ranking import ranking
-from bilevelbench.report.analysis.summary import ACCURACIES, MAPPED, RANKING, readable, readable_board, summary, titled
+from bilevelbench.report.analysis.intervals import ranking
+from bilevelbench.report.analysis.summary import (
+    MAPPED,
+    RANKING,
+    TARGETS,
+    readable,
+    readable_board,
+    start_words,
+    summary,
+    titled,
+)
 from bilevelbench.report.analysis.verdicts import Experiment, outcome, record
 from bilevelbench.report.contents import Report
 from bilevelbench.report.write import write_report
@@ -118,7 +127,7 @@ def print_ranking(console: Console, results: Results) -> None:
     """The first methods over all problems; nothing where there is one method."""
     if titled(results.runs)["method"].nunique() < 2:
         return
-    board = readable_board(ranking(results, ACCURACIES))
+    board = readable_board(ranking(results, TARGETS))
     room = console.width - 2 * len(board.columns) - sum(max(len(c), 10) for c in board.columns if c != "method")
     table = Table(title=Text(RANKING), title_justify="left", box=None, pad_edge=False)
     for column in board.columns:
@@ -145,7 +154,8 @@ def print_table(console: Console, results: Results) -> None:
 
     Numbers are never broken; a method's name only at its commas.
     """
-    people = readable(summary(results))
+    exact = summary(results)
+    people = readable(exact)
     columns = [c for c in people.columns if c != "problem" and (c != "trials" or console.width >= 100)]
     for problem, rows in people.groupby("problem", sort=False):
         rest = sum(2 + max(_width(_header(c)), *map(_width, rows[c].astype(str))) for c in columns[1:-1])
@@ -169,6 +179,8 @@ def print_table(console: Console, results: Results) -> None:
                 f"{_count(more, 'more method')} on {problem}: {'it is' if more == 1 else 'they are'} on the page",
             )
         console.print()
+    if told := start_words(exact):
+        say(console, f"{told[0].upper()}{told[1:]}.")
     if mapped := int(is_mapping(results.runs).sum()):
         say(console, MAPPED.format(f"In {mapped} of {len(results.runs)} trials"))
 

@@ -10,14 +10,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bilevelbench.report.analysis.ranking import DRAWS, PAIR, board, costs, performance_profile, rank_intervals, split
-from bilevelbench.report.analysis.summary import ACCURACIES, titled
+from bilevelbench.report.analysis.coinciding import Merged, coinciding, curve_numbers
+from bilevelbench.report.analysis.intervals import DRAWS, rank_intervals
+from bilevelbench.report.analysis.ranking import (
+    board,
+    costs,
+    counted,
+    expected_running_time,
+    performance_profile,
+    split,
+)
+from bilevelbench.report.analysis.summary import TARGETS, start_notes, titled
 from bilevelbench.results import reached
 from bilevelbench.results.schema import CURVE, Results
 from bilevelbench.results.status import Status
 
 #: Prices of a Hessian-vector product, in gradients, at which intervals are computed; the page shows the nearest.
 WEIGHTS = (0.5, 1.0, 2.0, 5.0, 10.0)
+#: Kinds of oracles that a reader may choose between.
+ORACLES = ("gradient", "HVP")
 #: Points of one trial that a curve on the page has at most.
 POINTS = 120
 #: Columns of `curve` for the horizontal axis, and what the scripts call them; `_second` is in samples, as on the board.
@@ -29,7 +40,12 @@ _SPARK = 28
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """One board: the trials of one mode and setting, ranked."""
+    """One board: the trials of one mode and setting, ranked.
+
+    `runs` has all of them, `costs` and `rows` one method of those that coincide. `within` has the intervals among the
+    methods of each kind of oracle, where there are both kinds. `times` are expected running times. `curves` counts those
+    that differ.
+    """
 
     mode: str
     setting: str
@@ -37,22 +53,43 @@ class Board:
     costs: pd.DataFrame
     rows: pd.DataFrame
     intervals: dict[float, pd.DataFrame]
+    within: dict[str, dict[float, pd.DataFrame]]
+    times: pd.DataFrame
+    merged: Merged
+    curves: int
+    notes: list[str]
 
     @property
     def key(self) -> str:
         return f"{self.mode}-{self.setting}"
 
+    @property
+    def problems(self) -> list[str]:
+        return sorted(self.costs["problem"].unique())
 
-def make_board(results: Results, mode: str, setting: str, titles: Sequence[str], ratio: float | None = None) -> Board:
+    def standing(self) -> list[dict[str, Any]]:
+        """The row of each method, also of those that another one stands for."""
+        rows = self.rows.to_dict("records")
+        return [{**row, "method": name} for row in rows for name in self.merged.of(row["method"])]  # type: ignore[dict-item]
+
+
+def make_board(
+    results: Results,
+    mode: str,
+    setting: str,
+    titles: Sequence[str],
+    ratio: float | None = None,
+    oracles: Mapping[str, str] | None = None,
+) -> Board:
     """`rows` has one row per method, best first, with the price of an HVP at one gradient; `ratio` is the measured price."""
     part = _on(results, titles)
-    runs, table = titled(part.runs), costs(part, ACCURACIES)
+    numbers = curve_numbers(part)
+    merged = coinciding(part, numbers)
+    runs, table = titled(part.runs), merged.one_each(costs(part, TARGETS))
     full = {1.0} | ({ratio} if ratio else set())
-    intervals = {
-        w: rank_intervals(table, w, draws=DRAWS if w in full else _DRAWS).set_index("method")
-        for w in sorted({*WEIGHTS, *full})
-    }
-    rows = board(table, 1.0).merge(intervals[1.0][["low", "high", "group"]], left_on="method", right_index=True)
+    prices = {w: DRAWS if w in full else _DRAWS for w in sorted({*WEIGHTS, *full})}
+    intervals = _intervals(table, prices)
+    rows = board(table, 1.0).merge(intervals[1.0][["low", "high", "bands"]], left_on="method", right_index=True)
     by_method = runs.groupby("method")
     rows = rows.merge(
         pd.DataFrame(
@@ -60,18 +97,44 @@ def make_board(results: Results, mode: str, setting: str, titles: Sequence[str],
                 "algorithm": by_method["algorithm"].first(),
                 "trials": by_method.size(),
                 "failed": reached.failed(runs).groupby(runs["method"]).sum(),
-                "hvps": by_method["second_order"].median(),
                 "any_hvp": by_method["second_order"].max() > 0,
             }
         ),
         left_on="method",
         right_index=True,
     )
-    solved = np.isfinite(table["first_order"]).groupby(table["method"]).sum()
-    attempts = table.groupby("method").size()
-    rows["solved"] = solved.reindex(rows["method"]).to_numpy()
-    rows["attempts"] = attempts.reindex(rows["method"]).to_numpy()
-    return Board(mode, setting, runs, table, rows.reset_index(drop=True), intervals)
+    kept = counted(table)
+    met = np.isfinite(kept["first_order"]).groupby(kept["method"])
+    rows["solved"] = met.sum().reindex(rows["method"], fill_value=0).to_numpy()
+    rows["attempts"] = met.size().reindex(rows["method"], fill_value=0).to_numpy()
+    rows["label"] = [merged.label(method) for method in rows["method"]]
+    within = _within(table, prices, oracles or {})
+    notes = [*(merged.sentence(method) for method in sorted(merged.members)), *start_notes(part)]
+    curves = int(numbers.nunique())
+    times = expected_running_time(table, runs)
+    return Board(
+        mode, setting, runs, table, rows.reset_index(drop=True), intervals, within, times, merged, curves, notes
+    )
+
+
+def _intervals(table: pd.DataFrame, prices: Mapping[float, int]) -> dict[float, pd.DataFrame]:
+    """By price; without products it does not matter."""
+    first = rank_intervals(table, 1.0, draws=prices[1.0]).set_index("method")
+    if not (table["second_order"] > 0).any():
+        return dict.fromkeys(prices, first)
+    return {
+        w: first if w == 1.0 else rank_intervals(table, w, draws=draws).set_index("method")
+        for w, draws in prices.items()
+    }
+
+
+def _within(
+    table: pd.DataFrame, prices: Mapping[float, int], oracles: Mapping[str, str]
+) -> dict[str, dict[float, pd.DataFrame]]:
+    kinds = table["method"].map(oracles)
+    if set(kinds) != set(ORACLES):
+        return {}
+    return {kind: _intervals(table[kinds == kind], prices) for kind in ORACLES}
 
 
 def _on(results: Results, titles: Sequence[str]) -> Results:
@@ -79,50 +142,15 @@ def _on(results: Results, titles: Sequence[str]) -> Results:
     return results.only(results.runs.loc[titled(results.runs)["title"].isin(titles), "trial_id"])
 
 
-def for_scripts(one: Board) -> dict[str, Any]:
-    """What the page needs to rank again: by (problem, target), each method's costs, trial by trial.
-
-    -1 stands for a trial that the method was not run on, None for an accuracy that it did not reach; a method without
-    second-order calls has 0 for all of them. Methods come in the order of the board at one gradient per HVP.
-    """
-    methods = list(one.rows["method"])
-    index = ["problem", "target", *PAIR]
-    # pivot twice rather than once with both columns: the levels stay simple
-    first = one.costs.pivot(index=index, columns="method", values="first_order")[methods]
-    second = one.costs.pivot(index=index, columns="method", values="second_order")[methods]
-    problems = sorted(one.costs["problem"].unique())
-    cells = []
-    for (problem, target), part in first.groupby(level=["problem", "target"]):
-        ones, twos = part.to_numpy(dtype=float), second.loc[part.index].to_numpy(dtype=float)
-        absent, never = np.isnan(ones), np.isinf(ones)
-        twos = np.where(absent | never, 0.0, twos)
-        cells.append(
-            {
-                "p": problems.index(problem),
-                "t": target,
-                "f": [
-                    [-1 if a else None if n else json_value(v) for v, a, n in zip(col, miss, inf, strict=True)]
-                    for col, miss, inf in zip(ones.T, absent.T, never.T, strict=True)
-                ],
-                "s": [[json_value(v) for v in col] if col.any() else 0 for col in twos.T],
-            }
-        )
-    intervals = []
-    for weight, table in one.intervals.items():
-        ordered = table.loc[methods]
-        intervals.append({"w": weight, **{c: [json_value(v) for v in ordered[c]] for c in ("low", "high", "group")}})
-    return {"methods": methods, "problems": problems, "cells": cells, "intervals": intervals}
-
-
 def profile_table(one: Board, taus: Sequence[float] = (1, 2, 5, 10, 100)) -> list[tuple[str, list[float], float]]:
     """(method, shares within each tau, share ever) with an HVP at one gradient, in the order of the board."""
     steps = performance_profile(one.costs, 1.0)
     places, at, share = steps.groupby("method").indices, steps["tau"].to_numpy(), steps["share"].to_numpy()
     out = []
-    for method in one.rows["method"]:
-        mine = places[method]
-        shares = [float(share[mine[at[mine] <= tau]].max()) for tau in taus]
-        out.append((method, shares, float(share[mine].max())))
+    for method, label in zip(one.rows["method"], one.rows["label"], strict=True):
+        mine = places.get(method, np.array([], dtype=int))
+        shares = [float(share[mine[at[mine] <= tau]].max(initial=0.0)) for tau in taus]
+        out.append((label, shares, float(share[mine].max(initial=0.0))))
     return out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from bilevelbench.leaderboard import boards
+from bilevelbench.leaderboard.board_data import for_scripts
 from bilevelbench.leaderboard.collect import MODES
 from bilevelbench.leaderboard.fragments import script_json
 from bilevelbench.leaderboard.settings import SETTINGS
@@ -17,10 +18,10 @@ from bilevelbench.untrusted import slug
 
 def scripts(site: Site) -> dict[str, str]:
     head = "window.BILEVELBENCH = window.BILEVELBENCH || {};\nwindow.BILEVELBENCH."
+    labels = {b.merged.label(first): first for b in site.boards for first in b.merged.members}
     data = {
-        "boards": {b.key: boards.for_scripts(b) for b in site.boards},
-        "looks": site.looks,
-        "oracles": {m: k["oracle"] for m, k in site.kinds.items()},
+        "boards": {b.key: for_scripts(b) for b in site.boards},
+        "looks": {**site.looks, **{label: site.looks[first] for label, first in labels.items()}},
     }
     out = {"data/board.js": f"{head}board = {script_json(data)};\n"}
     for title in site.titles:
@@ -32,10 +33,11 @@ def scripts(site: Site) -> dict[str, str]:
 def downloads(site: Site) -> dict[str, str]:
     out = {"csv/runs.csv": comma_table(site.runs.drop(columns="title"))}
     for one in site.boards:
-        columns = ["method", "algorithm", "rank", "low", "high", "group", "mean_rank", "relative", "reached",
-                   "trials", "failed", "hvps"]  # fmt: skip
-        out[f"csv/board-{one.key}.csv"] = comma_table(one.rows[columns])
+        columns = ["label", "algorithm", "rank", "low", "high", "bands", "mean_rank", "relative", "reached",
+                   "trials", "failed"]  # fmt: skip
+        out[f"csv/board-{one.key}.csv"] = comma_table(one.rows[columns].rename(columns={"label": "method"}))
         out[f"csv/costs-{one.key}.csv"] = comma_table(one.costs)
+        out[f"csv/running-time-{one.key}.csv"] = comma_table(one.times)
     for title in site.titles:
         parts = []
         for mode, r in site.results.items():
@@ -60,6 +62,7 @@ def download_list(site: Site) -> list[tuple[str, str]]:
         name = f"{MODES[one.mode]}, {SETTINGS[one.setting].name}"
         out.append((f"csv/board-{one.key}.csv", f"the board, {name}"))
         out.append((f"csv/costs-{one.key}.csv", f"cost of each trial to each accuracy, {name}"))
+        out.append((f"csv/running-time-{one.key}.csv", f"expected running time to each accuracy, {name}"))
     out += [(f"csv/curve-{slug(title)}.csv", f"curves on {title}") for title in site.titles]
     return [*out, *([("csv/rates.csv", "measured exponents")] if site.material.rates else [])]
 

@@ -52,12 +52,6 @@ def grouped(rows: Iterable[Mapping[Any, Any]], column: str) -> dict[str, list[di
     return out
 
 
-def bands(groups: Sequence[int]) -> list[int]:
-    """0 and 1 in turn, from group to group."""
-    order = list(dict.fromkeys(groups))
-    return [order.index(g) % 2 for g in groups]
-
-
 def polyline(values: Sequence[float], lowest: float) -> str:
     width, height = 72.0, 18.0
     step = width / max(len(values) - 1, 1)

@@ -37,7 +37,7 @@ class MethodPages:
             [
                 {"mode": MODES[b.mode], "setting": SETTINGS[b.setting].name, "of": len(b.rows), **row}
                 for b in site.boards
-                for row in b.rows.to_dict("records")
+                for row in b.standing()
             ],
             "method",
         )

@@ -10,17 +10,19 @@ from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.boards import Board
 from bilevelbench.leaderboard.collect import MODES, Material
 from bilevelbench.leaderboard.data_files import download_list, downloads, figures, picture, scripts
-from bilevelbench.leaderboard.fragments import bands, exact_text, number_text, polyline, rate_table, times
+from bilevelbench.leaderboard.fragments import exact_text, number_text, polyline, rate_table, times
+from bilevelbench.leaderboard.heat_map import heat_map, running_time_tables, win_matrix
 from bilevelbench.leaderboard.method_page import MethodPages
 from bilevelbench.leaderboard.problem_page import problem_page
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words, standing_words
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.model.family import FAMILIES
 from bilevelbench.report.analysis.answer import answer
-from bilevelbench.report.analysis.summary import ACCURACIES
+from bilevelbench.report.analysis.ranking import power, uncounted_words
+from bilevelbench.report.analysis.summary import ACCURACIES, TARGETS
 from bilevelbench.report.figures.experiment import CAPTION
 from bilevelbench.report.page_environment import content_policy, page_environment
-from bilevelbench.report.text import printable
+from bilevelbench.report.text import printable, superscripts
 from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
@@ -53,6 +55,11 @@ def _pages(site: Site) -> dict[str, str]:
     }  # fmt: skip
     for title in site.titles:
         pages[site.problem_file[title]] = render("problem.html", "../", **problem_page(site, title))
+    for one in site.boards:
+        name = f"{SETTINGS[one.setting].name}, {MODES[one.mode]}"
+        pages[_times_file(one)] = render(
+            "running_times.html", "../", name=name, tables=running_time_tables(one), board=one
+        )
     methods = MethodPages(site)
     for method in site.methods:
         pages[site.method_file[method]] = render("method.html", "../", **methods.page(method))
@@ -80,6 +87,7 @@ def _shared(site: Site) -> dict[str, Any]:
         "families": [f for f in FAMILIES if any(k["family"] == f for k in site.kinds.values())],
         "ratio": site.ratio,
         "accuracies": [f"{eps:g}" for eps in ACCURACIES],
+        "targets": superscripts(f"{len(TARGETS)} accuracies from {power(TARGETS[0])} to {power(TARGETS[-1])}"),
     }
 
 
@@ -88,6 +96,7 @@ def _lead(site: Site) -> dict[str, Any]:
     dates = sorted({o["date"] for o in origins if o["date"]})
     return {
         "trials": len(site.runs),
+        "curves": sum(one.curves for one in site.boards),
         "methods": len(site.methods),
         "problems": len(site.titles),
         "failed": int(reached.failed(site.runs).sum()),
@@ -101,11 +110,10 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
     part = site.parts[one.mode, one.setting]
     sparks = boards.sparklines(part, sorted(one.costs["problem"].unique()))
     lowest = min((min(s) for s in sparks.values()), default=-1.0)
-    dates: dict[str, str] = {}
     trials: dict[str, list[str]] = {}
     for method, trial in zip(one.runs["method"], one.runs["trial_id"], strict=True):
-        dates[method] = max([dates.get(method, ""), *(origin["date"] for origin in site.origin.get(trial, []))])
         trials.setdefault(method, []).append(trial)
+    heat = heat_map(one, site.problem_file)
     rows = []
     n = len(one.rows)
     for record in one.rows.to_dict("records"):
@@ -119,25 +127,37 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
                 "mark": (row["rank"] - 1) / max(n - 1, 1) * 56 + 2,
                 "spark": polyline(spark, min(lowest, -0.5)) if spark else "",
                 "fell": spark[-1] if spark else None,
-                "date": dates[row["method"]],
+                "members": one.merged.of(row["method"]),
+                "cells": heat[row["method"]],
                 "verified": site.again(trials[row["method"]])["mark"],
             }
         )
     return {
-        "key": one.key, "mode": one.mode, "setting": one.setting, "rows": rows,
-        "problems": sorted(one.costs["problem"].unique()), "count": n,
+        "key": one.key, "mode": one.mode, "setting": one.setting, "rows": rows, "problems": one.problems, "count": n,
+        "trials": len(one.runs), "curves": one.curves, "methods": one.runs["method"].nunique(), "times": _times_file(one),
+        "notes": [superscripts(note) for note in (*one.notes, uncounted_words(one.costs)) if note], "wins": win_matrix(one),
         "seeds": int(one.runs.groupby(["title", "method"]).size().max()),
-        "profile": boards.profile_table(one), "bands": bands([row["group"] for row in rows]),
-        "answer": printable(answer(one.rows, {w: list(ranked.index) for w, ranked in one.intervals.items()})),
+        "profile": boards.profile_table(one),
+        "answer": printable(_answer(one)),
         "text": _board_text(site, one, part),
     }  # fmt: skip
+
+
+def _answer(one: Board) -> str:
+    """With the names that readers see."""
+    orders = {w: [one.merged.label(method) for method in ranked.index] for w, ranked in one.intervals.items()}
+    return answer(one.rows.assign(method=one.rows["label"]), orders)
+
+
+def _times_file(one: Board) -> str:
+    return f"running-times/{one.key}.html"
 
 
 def _board_text(site: Site, one: Board, part: Results) -> str:
     """What the setting is, the budget, and who stands there and why."""
     claims = {
-        str(row["method"]): site.fact(str(row["method"]), str(row["algorithm"]))["claims"]
-        for row in one.rows.sort_values("method").to_dict("records")
+        str(row["method"]): site.fact(str(row["method"]), site.kinds[str(row["method"])]["algorithm"])["claims"]
+        for row in sorted(one.standing(), key=lambda row: str(row["method"]))
     }
     said = (
         SETTINGS[one.setting].what, budget_words(part, part.runs["trial_id"]), standing_words(one.setting, claims)

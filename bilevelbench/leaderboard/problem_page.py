@@ -7,7 +7,7 @@ from typing import Any
 from bilevelbench.leaderboard.collect import MODES, problem_facts
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
-from bilevelbench.report.analysis.summary import exact_rows, readable
+from bilevelbench.report.analysis.summary import exact_rows, readable, span
 from bilevelbench.untrusted import slug
 
 
@@ -29,7 +29,8 @@ def problem_page(site: Site, title: str) -> dict[str, Any]:
         columns = [(c, measure.get(c, c)) for c in people.columns]
         uncertified = people.isin(["not certified"]).to_numpy().any()
         tables.append({"name": several + MODES[mode], "setting": setting, "columns": columns, "rows": rows,
-                       "uncertified": uncertified})  # fmt: skip
+                       "uncertified": uncertified,
+                       "start": span(exact["low_start"].min(), exact["high_start"].max())})  # fmt: skip
     ranked = _ranked(site, title)
     return {
         "title": title, "name": name, "fact": fact, "setting": site.kind_of(title), "tables": tables,

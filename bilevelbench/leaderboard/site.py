@@ -49,8 +49,9 @@ class Site:
             for title, group in self.runs.groupby("title")["setting"]
         }
         self.parts = dict(self._parts())
+        oracles = {method: kind["oracle"] for method, kind in self.kinds.items()}
         self.boards = [
-            make_board(part, mode, setting, self._titles(mode, setting), self.ratio)
+            make_board(part, mode, setting, self._titles(mode, setting), self.ratio, oracles)
             for (mode, setting), part in self.parts.items()
         ]
         self.tables = {key: summary(part) for key, part in self.parts.items()}

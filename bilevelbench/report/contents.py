@@ -10,8 +10,8 @@ import pandas as pd
 
 from bilevelbench.errors import StoreError
 from bilevelbench.report.analysis import rates, tuning, verdicts
-from bilevelbench.report.analysis.ranking import ranking
-from bilevelbench.report.analysis.summary import ACCURACIES, summary
+from bilevelbench.report.analysis.intervals import ranking
+from bilevelbench.report.analysis.summary import TARGETS, summary
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.results.tables import load_results
 
@@ -39,7 +39,7 @@ class Report:
         """None where there is nothing to compare."""
         if self.results.runs.empty:
             return None
-        table = ranking(self.results, ACCURACIES, self.weight)
+        table = ranking(self.results, TARGETS, self.weight)
         return table if len(table) > 1 else None
 
 

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bilevelbench.errors import InvalidInput, suggestion
-from bilevelbench.report.analysis.ranking import ranking
+from bilevelbench.report.analysis.intervals import ranking
 from bilevelbench.report.analysis.summary import (
     ACCURACIES,
     RANKING,
+    TARGETS,
     certificates,
     readable,
     readable_board,
@@ -44,8 +45,8 @@ class ShownResults(schema.Results):
         """One row per method and problem, best first: medians over trials."""
         return readable(summary(self, accuracies))
 
-    def ranking(self, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
-        """The methods over all problems and accuracies."""
+    def ranking(self, accuracies: Sequence[float] = TARGETS) -> pd.DataFrame:
+        """The methods over all problems and accuracies, which are shares of |grad phi| at the start."""
         return readable_board(ranking(self, accuracies))
 
     def plot(self, problem: str | None = None, x: str = "cost", ax: Axes | None = None) -> Axes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from bilevelbench.untrusted import visible
 
@@ -29,6 +30,14 @@ def number(value: float, digits: int = 2) -> str:
 def interval_end(value: float) -> str:
     """An end of an interval."""
     return "∞" if value == math.inf else number(value)
+
+
+_RAISED = str.maketrans("-.0123456789", "⁻·⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def superscripts(text: str) -> str:
+    """10⁻²·⁵ for 10^-2.5, for pages."""
+    return re.sub(r"\b10\^(-?[0-9.]*[0-9])", lambda found: "10" + found[1].translate(_RAISED), text)
 
 
 #: Columns of words, which start at the left.

@@ -2,11 +2,13 @@
 
 - A trial that ended `diverged`, `error` or `invalid` has reached nothing, whatever its curve went through.
 - A point counts where phi is not above the trial's first, up to rounding: a small gradient uphill is not progress.
-- An accuracy is met where |grad phi| plus the bound of its error is at most that. Without a bound (NaN) it never is.
+- An accuracy is a share of |grad phi| at the start, the same for every trial on one problem and data seed. It is met where
+  |grad phi| plus the bound of its error is at most that share. Without a bound (NaN) it never is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,9 @@ from bilevelbench.results.status import Status
 
 #: phi may lie above its start by this share of max(1, |phi|): float32 has seven digits, and a start may be a solution.
 SLACK = 1e-6
+
+#: Starts of one problem and data seed that differ by a larger share than this disagree: float32 has seven digits.
+_SAME_START = 1e-6
 
 #: Certificates of trials in which no accuracy can be certified; unknown where a trial has no certificate.
 UNCERTIFIED = ("not certified", "none", "not convex", "residual")  # the last is what results of schema 1 say
@@ -49,11 +54,27 @@ def counts(results: Results) -> pd.Series[bool]:
     return downhill & ~curve["trial_id"].isin(lost)
 
 
-def first_met(results: Results, eps: float) -> pd.DataFrame:
-    """By trial the first row of the curve that certifies |grad phi| <= eps; absent: never."""
-    rows = results.curve[counts(results)]
-    met: pd.DataFrame = rows[certified(rows["grad_phi"], rows["grad_phi_error"]) <= eps]
-    return met.sort_values("cost", kind="stable").drop_duplicates("trial_id").set_index("trial_id")
+def starts(results: Results) -> pd.DataFrame:
+    """By trial: `start`, |grad phi| at x0 on its problem and data seed, and whether its own curve `agrees` with that.
+
+    Where trials disagree the first certified one counts, and without any the first that is finite; NaN if none is.
+    """
+    first = results.curve.sort_values("step", kind="stable").drop_duplicates("trial_id").set_index("trial_id")
+    first = first.reindex(results.runs["trial_id"])
+    own = first["grad_phi"].where(np.isfinite(first["grad_phi"]))
+    seen = results.runs[["problem", "problem_params"]].set_axis(first.index).assign(own=own)
+    order = (~np.isfinite(first["grad_phi_error"].to_numpy(dtype=float))).argsort(kind="stable")
+    chosen = seen.iloc[order].groupby(["problem", "problem_params"])["own"].first().rename("start")
+    start = seen.join(chosen, on=["problem", "problem_params"])["start"].astype(float)
+    return pd.DataFrame({"start": start, "agrees": own.isna() | ((own - start).abs() <= _SAME_START * start)})
+
+
+def first_met(results: Results, accuracies: Sequence[float]) -> list[pd.DataFrame]:
+    """For each accuracy, by trial the first row of the curve that certifies |grad phi| <= accuracy * start; absent: never."""
+    rows = results.curve[counts(results)].sort_values("cost", kind="stable")
+    sure = certified(rows["grad_phi"], rows["grad_phi_error"]).to_numpy(dtype=float)
+    start = rows["trial_id"].map(starts(results)["start"]).to_numpy(dtype=float)
+    return [rows[sure <= accuracy * start].drop_duplicates("trial_id").set_index("trial_id") for accuracy in accuracies]
 
 
 def best(results: Results) -> pd.Series[float]:

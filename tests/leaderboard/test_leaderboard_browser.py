@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import DIVERGES, HEALTHY, cli, guide_command, uncertified
 from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results, material
@@ -21,9 +22,10 @@ from bilevelbench.leaderboard.collect import Material
 from bilevelbench.leaderboard.fragments import slug
 from bilevelbench.leaderboard.serve import server
 from bilevelbench.leaderboard.settings import of_setting, settings_of_trials
-from bilevelbench.report.analysis.ranking import board, costs
-from bilevelbench.report.analysis.summary import ACCURACIES, titled
-from bilevelbench.report.text import printable
+from bilevelbench.report.analysis.ranking import board, by_problem, costs
+from bilevelbench.report.analysis.summary import TARGETS, titled
+from bilevelbench.report.text import number, printable
+from bilevelbench.results.schema import Results
 from bilevelbench.results.tables import load_results
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
@@ -123,15 +125,19 @@ def rows(page, key="default-deterministic"):
     return page.eval_on_selector_all(
         f"#ranking-{key} tbody tr",
         "rows => rows.filter(r => r.offsetParent !== null).map(r => [r.cells[1].textContent.trim(), "
-        "Number(r.cells[0].querySelector('.n').textContent), r.cells[2].textContent.trim()])",
+        "Number(r.cells[0].querySelector('.n').textContent), r.cells[4].textContent.trim()])",
     )
 
 
 def expected(data, weight, mode="default", setting="deterministic"):
     """The ranking as the statistics have it, from the results and not from the site."""
+    return board(costs_on(data, mode, setting), weight)
+
+
+def costs_on(data, mode="default", setting="deterministic"):
     results = data.results[mode]
     found = settings_of_trials(results, data.facts)
-    return board(costs(of_setting(results, found.index[found == setting], setting), ACCURACIES), weight)
+    return costs(of_setting(results, found.index[found == setting], setting), TARGETS)
 
 
 def set_weight(page, weight):
@@ -194,13 +200,83 @@ def test_settings_and_modes_show_their_board(watch, site, everything):
     assert len(rows(page, "tuned-deterministic")) == 3
 
 
-def test_oracle_chips_hide_rows_and_keep_ranks(watch, site):
+def heat(page, key="default-deterministic"):
+    """{method: [number below each problem]} of the rows that can be seen; None where it is blank."""
+    return page.evaluate(
+        "key => Object.fromEntries(Array.from(document.querySelectorAll('#ranking-' + key + ' tbody tr')).filter(r => "
+        "r.offsetParent !== null).map(r => [r.cells[1].textContent.trim(), Array.from(r.querySelectorAll('td[class^=h]')).map("
+        "c => c.className === 'h' ? null : c.textContent)]))",
+        key,
+    )
+
+
+def test_the_heat_map_follows_the_slider(watch, site, everything):
+    page = watch().open((site / "index.html").as_uri())
+    seen = []
+    for weight in (1, 10):
+        set_weight(page, weight)
+        page.wait_for_timeout(400)  # cells are written when the slider rests
+        want = by_problem(costs_on(everything[0]), weight)
+        found = heat(page)
+        for method in want.index:
+            numbers = [None if np.isinf(v) else f"{v:.1f}" if v < 10 else number(v) for v in want.loc[method]]
+            assert found[method] == numbers
+        seen.append(found)
+    assert seen[0] != seen[1]
+
+
+def test_a_cell_leads_to_its_curve(watch, site):
+    page = watch().open((site / "index.html").as_uri())
+    for name in ("newton", printable(BREAK)):
+        row = page.locator(
+            "#ranking-default-deterministic tbody tr", has=page.get_by_role("link", name=name, exact=True)
+        )
+        link = row.locator("td[class^=h] a").first
+        assert "expected running time" in link.get_attribute("title")
+        link.click()
+        checked = page.locator("#method-list label", has=page.locator("input:checked"))
+        assert [text.strip() for text in checked.all_text_contents()] == [name]
+        page.go_back()
+
+
+def test_methods_that_coincide_are_one_row(watch, tmp_path):
+    one = make_results({"gd": (3, 0, 1.0), "newton": (1, 2, 1.3)}, {"p": {}, "q": {}}, seeds=2)
+    other = one.runs.assign(trial_id="x" + one.runs["trial_id"], label=one.runs["label"].replace({"gd": "gd again"}))
+    twins = other[other["label"] == "gd again"]
+    curve = one.curve.assign(trial_id="x" + one.curve["trial_id"])
+    both = Results(
+        pd.concat([one.runs, twins], ignore_index=True),
+        pd.concat([one.curve, curve[curve["trial_id"].isin(twins["trial_id"])]], ignore_index=True),
+        [],
+    )
+    index = write_site(Material({"default": both}), tmp_path / "out")
+    page = watch(root=tmp_path.as_uri()).open(index.as_uri())
+    assert {m: r for m, r, _ in rows(page)}.keys() == {"gd = gd again here", "newton"}
+    assert sorted(r for _, r, _ in rows(page)) == [1, 2]
+    assert "gd = gd again here: their curves coincide on every problem." in page.locator(".board").text_content()
+    assert "12 trials, 8 distinct curves." in page.locator("#ranking-default-deterministic caption").text_content()
+    page.locator("#ranking-default-deterministic tbody tr", has_text="again").locator("td[class^=h] a").first.click()
+    assert page.locator("#method-list input:checked").count() == 2
+
+
+def test_choosing_an_oracle_ranks_among_its_methods(watch, site, everything):
     page = watch().open((site / "index.html").as_uri())
     before = {m: r for m, r, _ in rows(page)}
     page.locator("#oracles button", has_text="HVP").click()
     after = {m: r for m, r, _ in rows(page)}
     gradient = {printable(m) for m, (_, second, _) in METHODS.items() if second == 0}
-    assert after == {m: before[m] for m in gradient}
+    table = costs_on(everything[0])
+    want = board(table[table["method"].isin(gradient)]).set_index("method")
+    assert after == want["rank"].to_dict()
+    assert after != {m: before[m] for m in gradient}
+    assert {m: c for m, _, c in rows(page)} == {
+        m: "not reached" if np.isinf(v) else f"{v:.1f}×" for m, v in want["relative"].items()
+    }
+    said = page.locator("#said").text_content()
+    assert said.endswith(f"first is {want.index[0]}, 1st of {len(gradient)} gradient-only")
+    assert (
+        f"among these {len(gradient)} methods" in page.locator("#ranking-default-deterministic caption").text_content()
+    )
     page.locator("#oracles button", has_text="gradient").click()
     assert rows(page) == []
     assert page.locator(".none-left:visible").count() == 1
@@ -218,7 +294,7 @@ def test_a_link_brings_the_state_back(watch, site):
     other = watched.open(page.url)
     assert rows(other) == rows(page)
     assert other.locator("#weight").input_value() == "5"
-    assert other.locator("#ranking-default-deterministic th[aria-sort=ascending]").text_content() == "reached"
+    assert other.locator("#ranking-default-deterministic th[aria-sort=descending]").text_content() == "reached"
 
 
 def test_a_command_is_chosen_by_its_button(watch, site):
@@ -240,17 +316,21 @@ def test_headers_sort(watch, site):
         )
 
     reached = page.locator("#ranking-default-deterministic thead button", has_text="reached")
-    reached.click()
-    assert [float(v) for v in column(4)] == sorted(float(v) for v in column(4))
+    reached.click()  # the best first
+    assert [float(v) for v in column(5)] == sorted((float(v) for v in column(5)), reverse=True)
     reached.focus()
     page.keyboard.press("Enter")
-    assert [float(v) for v in column(4)] == sorted((float(v) for v in column(4)), reverse=True)
+    assert [float(v) for v in column(5)] == sorted(float(v) for v in column(5))
     head = page.locator("#ranking-default-deterministic thead th", has_text="reached")
-    assert head.get_attribute("aria-sort") == "descending"
+    assert head.get_attribute("aria-sort") == "ascending"
+    page.locator("#ranking-default-deterministic thead button", has_text="bowl").click()
+    below = [float(v) for v in column(6)]
+    assert below == sorted(below)
+    assert below[0] == 1
     page.locator("#ranking-default-deterministic thead button", has_text="method").click()
     assert column(1) == sorted(column(1))
     page.locator("#ranking-default-deterministic thead button", has_text="cost / best").click()
-    costs_seen = [float(v) for v in column(2)]  # "Infinity" is a float, too
+    costs_seen = [float(v) for v in column(4)]  # "Infinity" is a float, too
     assert costs_seen == sorted(costs_seen)
 
 
@@ -404,7 +484,7 @@ def test_nothing_overflows_on_any_page(watch, site, width, scheme):
         seen += 1
         name = f"{path.relative_to(site)}-{width}-{scheme}.png".replace("/", "-")
         page.screenshot(path=str(SCREENSHOTS / name), full_page=True)
-    assert seen == 5 + len(METHODS) + 4
+    assert seen == 5 + len(METHODS) + 4 + 3  # and the running times of each board
 
 
 def test_print_shows_the_board_without_controls(watch, site):
@@ -460,7 +540,7 @@ def test_a_large_table_sorts_in_one_go(watch, tmp_path, record_property):
     page = watch(root=tmp_path.as_uri()).open(index.as_uri())
     times = page.evaluate(
         "() => { const t = document.querySelector('table.ranking'); const out = [];"
-        " for (const c of [1, 2, 4, 6]) { const s = performance.now(); BILEVELBENCH.sortTable(t, c, 'ascending');"
+        " for (const c of [1, 3, 4, 5]) { const s = performance.now(); BILEVELBENCH.sortTable(t, c, 'ascending');"
         " t.getBoundingClientRect(); out.push(performance.now() - s); } return out; }"
     )
     record_property("milliseconds", max(times))

@@ -18,12 +18,13 @@ from leaderboard_data import BREAK, IMAGE, METHODS, PROBLEMS, SCRIPT, make_resul
 
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.leaderboard import boards
+from bilevelbench.leaderboard.board_data import by_price, for_scripts
 from bilevelbench.leaderboard.build import MARK, build, write_site
 from bilevelbench.leaderboard.collect import Material, combine, load, read_facts
 from bilevelbench.leaderboard.fragments import script_json, slug
 from bilevelbench.leaderboard.serve import server
 from bilevelbench.leaderboard.settings import settings_of_trials
-from bilevelbench.report.analysis.ranking import board
+from bilevelbench.report.analysis.ranking import board, counted, medians
 from bilevelbench.report.analysis.rates import read_rates
 from bilevelbench.report.analysis.summary import titled
 from bilevelbench.report.text import printable
@@ -66,7 +67,7 @@ def test_every_link_leads_to_a_file_and_an_id_of_the_site(site):
             file, _, anchor = value.partition("#")
             target = (site / name).parent / file if file else site / name
             assert target.is_file(), (name, tag, value)
-            if anchor:
+            if anchor and "=" not in anchor:  # that is a state, which the page's script reads
                 assert f'id="{anchor}"' in target.read_text(encoding="utf-8"), (name, value)
 
 
@@ -146,25 +147,52 @@ def test_the_board_in_the_html_is_that_of_the_statistics(site, tmp_path):
 def test_the_data_for_scripts_give_the_medians_back(tmp_path):
     results = material(tmp_path).results["default"]
     one = boards.make_board(results, "default", "full", ["noisy[sigma_g=0.5]"])
-    data = boards.for_scripts(one)
-    assert [cell["t"] for cell in data["cells"]] == [0.001, 0.01, 0.1]
-    table = one.costs.set_index(["target", "method"])
-    for cell in data["cells"]:
-        for n, method in enumerate(data["methods"]):
-            mine = table.loc[(cell["t"], method)]
-            first = [np.inf if v is None else v for v in cell["f"][n]]
-            second = cell["s"][n] or [0] * 5
-            assert sorted(first) == sorted(mine["first_order"])
-            assert sum(second) == mine.loc[np.isfinite(mine["second_order"]), "second_order"].sum()
+    data = for_scripts(one)
+    kept = counted(one.costs)
+    assert [cell["t"] for cell in data["cells"]] == sorted(kept["target"].unique())
+    for price in (0.5, 1.0, 3.37, 10.0):
+        want = medians(kept, price)
+        for cell in data["cells"]:
+            for n, method in enumerate(data["methods"]):
+                assert at_price(cell["c"][n], price) == pytest.approx(
+                    want.loc[("noisy[sigma_g=0.5]", cell["t"]), method]
+                )
 
 
 def test_a_trial_that_was_not_run_is_not_one_that_failed():
     results = make_results({"a": (1, 0, 1.0), "b": (1, 0, 1.0)}, {"p": {}}, seeds=3)
     keep = ~((results.runs["label"] == "b") & (results.runs["seed"] == 2))
     less = Results(results.runs[keep], results.curve, [])
-    data = boards.for_scripts(boards.make_board(less, "default", "deterministic", ["p"]))
+    one = boards.make_board(less, "default", "deterministic", ["p"])
+    data = for_scripts(one)
+    mine = one.costs[one.costs["method"] == "b"].groupby("target")["cost"]
+    assert set(mine.size()) == {2}
     b = data["methods"].index("b")
-    assert [cell["f"][b].count(-1) for cell in data["cells"]] == [1, 1, 1]
+    assert [at_price(cell["c"][b], 1) for cell in data["cells"]] == [mine.median()[cell["t"]] for cell in data["cells"]]
+
+
+def at_price(entry, price):
+    """A median as the scripts read it."""
+    if entry in (None, -1):
+        return np.inf
+    if not isinstance(entry, list):
+        return entry
+    at = 3 * sum(entry[n] <= price for n in range(2, len(entry), 3))
+    return entry[at] + price * entry[at + 1]
+
+
+@pytest.mark.parametrize("trials", [1, 2, 5, 10])
+def test_medians_follow_the_price_exactly(trials):
+    draw = np.random.default_rng(trials)
+    for _ in range(30):
+        first, second = (draw.integers(0, 40, trials).astype(float) for _ in range(2))
+        entry = by_price(first, second)
+        for price in (0.5, 0.77, 1.0, 2.5, 10.0):
+            assert at_price(entry, price) == pytest.approx(np.median(first + price * second))
+    lost, none = np.full(trials, np.inf), np.zeros(trials)
+    assert by_price(lost, none) == -1
+    assert by_price(np.append(lost, 3.0), np.append(none, 1.0)) is None
+    assert by_price(np.full(trials, 3.0), none) == 3
 
 
 def test_the_same_results_give_the_same_bytes(site, tmp_path):
@@ -373,14 +401,17 @@ def contrast(a, b):
 
 def test_text_has_contrast_in_light_and_dark(site):
     css = (site / "static" / "site.css").read_text(encoding="utf-8")
-    light, dark = re.findall(r":root \{(.*?)\}", css, re.S)[:2]
-    for block in (light, dark):
+    light, dark, *heat = re.findall(r":root \{(.*?)\}", css, re.S)[:2] + re.findall(r":root \{ (--h0.*?)\}", css)
+    for block in (light + heat[0], dark + heat[1]):
         colours = {
             n: c if len(c) == 7 else "#" + "".join(2 * x for x in c[1:])
-            for n, c in re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6});", block)
+            for n, c in re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{3,6});", block)
         }
         for ink in ("ink", "soft", "accent"):
             for paper in ("paper", "band", "hover"):
                 assert contrast(colours[ink], colours[paper]) >= 4.5, (ink, paper, colours)
+        cells = [colours[f"h{n}"] for n in range(7)]
+        assert len(set(cells)) == 7
+        assert all(contrast(colours["ink"], one) >= 4.5 for one in cells)
         for family in ("penalty", "implicit", "unrolled", "zeroth-order", "other"):
             assert contrast(colours[family], colours["paper"]) >= 3, family

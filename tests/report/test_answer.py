@@ -11,11 +11,11 @@ SAME = {0.5: ["a", "b", "c"], 10.0: ["a", "b", "c"]}
 
 
 def rows(*given):
-    columns = ["method", "rank", "group", "relative", "reached", "any_hvp"]
+    columns = ["method", "rank", "bands", "relative", "reached", "any_hvp"]
     return pd.DataFrame(list(given), columns=columns)
 
 
-A, B, C = ("a", 1.0, 1, 1.0, 0.85, True), ("b", 2.0, 2, 3.0, 0.6, True), ("c", 3.0, 3, 6.04, 0.5, False)
+A, B, C = ("a", 1.0, "a", 1.0, 0.85, True), ("b", 2.0, "b", 3.0, 0.6, True), ("c", 3.0, "b c", 6.04, 0.5, False)
 
 
 def test_the_whole_answer():
@@ -26,15 +26,15 @@ def test_the_whole_answer():
 
 
 def test_what_cannot_be_told_apart_is_said():
-    alike = ("b", 2.0, 1, 3.0, 0.6, True)
+    alike = ("b", 2.0, "a b", 3.0, 0.6, True)  # tied with both, which are not tied with each other
     assert answer(rows(A, alike, C), {}).startswith("Fewest calls: a, 85% reached; b cannot be told apart from it.")
-    many = [(f"m{n}", 2.0 + n, 1, 3.0, 0.6, True) for n in range(5)]
+    many = [(f"m{n}", 2.0 + n, "a", 3.0, 0.6, True) for n in range(5)]
     assert "; m0, m1, m2 and 2 others cannot be told apart from it." in answer(rows(A, *many), {})
 
 
 def test_ties_are_called_ties():
-    two = ("a", 1.5, 1, 1.0, 0.85, True), ("b", 1.5, 1, 1.0, 0.8, False)
-    assert answer(rows(*two, ("c", 3.0, 2, 2.0, 0.5, True)), {}) == "Fewest calls: a and b, tied."
+    two = ("a", 1.5, "a", 1.0, 0.85, True), ("b", 1.5, "a", 1.0, 0.8, False)
+    assert answer(rows(*two, ("c", 3.0, "b", 2.0, 0.5, True)), {}) == "Fewest calls: a and b, tied."
     assert answer(rows(*two), SAME) == "All 2 methods are tied."
     seldom = [(*one[:3], float("inf"), 0.2, True) for one in two]
     assert answer(rows(*seldom), SAME) == "All 2 methods are tied: none reached an accuracy in half of its trials."
@@ -42,7 +42,7 @@ def test_ties_are_called_ties():
 
 def test_the_first_one_may_do_without_second_derivatives():
     assert (
-        answer(rows(("a", 1.0, 1, 1.0, 0.85, False), B), {})
+        answer(rows(("a", 1.0, "a", 1.0, 0.85, False), B), {})
         == "Fewest calls: a, 85% reached. It needs no second derivatives."
     )
 
@@ -53,7 +53,7 @@ def test_nothing_is_said_about_second_derivatives_where_all_are_alike(any_hvp):
 
 
 def test_a_cost_that_is_never_paid_is_no_number():
-    said = answer(rows(A, ("c", 2.0, 2, float("inf"), 0.1, False)), {})
+    said = answer(rows(A, ("c", 2.0, "b", float("inf"), 0.1, False)), {})
     assert "c, rank 2, often in vain." in said
 
 

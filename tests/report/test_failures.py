@@ -15,7 +15,7 @@ from bilevelbench import display
 from bilevelbench.cli import progress
 from bilevelbench.execute.executor import Done
 from bilevelbench.report.analysis.failures import failures, sentences
-from bilevelbench.report.analysis.summary import certificates, reading, summary
+from bilevelbench.report.analysis.summary import certificates, reading, start_words, summary
 from bilevelbench.report.contents import Report
 from bilevelbench.report.formats import csv as csv_format
 from bilevelbench.report.formats import html as html_format
@@ -64,7 +64,7 @@ def test_every_format_puts_the_healthy_run_first_and_tells_the_failure(guide, tm
     assert list(board["method"]) == [HEALTHY, DIVERGES]
     if bounded:
         assert list(board["rank"]) == [1.0, 2.0]
-        assert list(board["reached"]) == [pytest.approx(1 / 3), 0.0]
+        assert list(board["reached"]) == [1.0, 0.0]  # of what anybody reached
     markdown, tables = md.document(report), csv_format.files(report)
     assert all(in_order(part) for part in markdown.split("###")[:2])
     assert SENTENCE.replace("|", "\\|").replace(">", "&gt;") in markdown
@@ -157,8 +157,29 @@ def trials(*curves, **columns):
     return [{"label": "a", "curve": [(1, 0, 2.0), *points]} | columns for points in curves]
 
 
+START = "an accuracy is a share of |grad phi| at the start, 2"
+
+
 def said(*given):
-    return reading(summary(made.results(*given)))
+    """Without what an accuracy is a share of, which is always there."""
+    told = reading(summary(made.results(*given))).split("; ")
+    told.remove(START)
+    return "; ".join(told)
+
+
+def test_a_caption_tells_the_starts_of_all_data_sets():
+    def trial(n, start, problem="quadratic"):
+        return {"problem": problem, "problem_params": f'{{"data_seed": {n}}}', "curve": [(1, 0, start), (9, 0, 0.1)]}
+
+    def told(*given):
+        return start_words(summary(made.results(*given)))
+
+    some = [trial(1, 18.4), trial(2, 30.0)]
+    assert told(*some) == "an accuracy is a share of |grad phi| at the start, 18 to 30"
+    assert told(*some, trial(1, 0.5, "ridge")) == (
+        "an accuracy is a share of |grad phi| at the start: 18 to 30 on quadratic, 0.50 on ridge"
+    )
+    assert told({"curve": []}) == ""
 
 
 def test_a_caption_speaks_of_medians_quartiles_and_failures_only_where_there_are_some():
@@ -180,8 +201,9 @@ def test_a_caption_of_latex_is_that_of_its_problem():
         made.results(*trials([(9, 0, 0.05)]), *trials([(9, 0, 0.05)], status="error", problem="ridge")), [], []
     )
     tables = latex_format.tables(report)
-    assert "Results on quadratic: one trial each}" in tables["problem-1.tex"]
-    assert "Results on ridge: one trial each; a trial that failed counts as infinite}" in tables["problem-2.tex"]
+    start = "an accuracy is a share of \\textbar{}grad phi\\textbar{} at the start, 2"
+    assert f"Results on quadratic: one trial each; {start}}}" in tables["problem-1.tex"]
+    assert f"Results on ridge: one trial each; {start}; a trial that failed counts as infinite}}" in tables["problem-2.tex"]
 
 
 @pytest.mark.parametrize(

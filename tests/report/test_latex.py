@@ -65,9 +65,9 @@ def compiled(text, tmp_path):
 
 def report():
     trials = [
-        {"label": label, "seed": s, "problem": p, "curve": [(3 * s + 1, 2, 0.5), (1234 * (s + 1), 40, 0.004 * (s + 1))]}
+        {"label": label, "seed": s, "problem": p, "curve": [(3 * s + 1, 2, 0.5), (1234 * (s + 1) + n, 40, 0.004 * (s + 1))]}
         for p in ("quadratic", NASTY[0])
-        for label in ("plain", *NASTY)
+        for n, label in enumerate(("plain", *NASTY))
         for s in range(3)
     ]
     table = [made.rate_row(), made.rate_row(label=NASTY[0], oracle="gradient", verdict="a_b & c", note=NASTY[2])]

@@ -87,7 +87,7 @@ def test_medians_and_costs_are_those_of_the_trials():
 
 def test_quartiles_count_failures_as_infinite():
     hits = [(10, 0.01), (20, 0.01), (40, 0.01), (99, 1.0)]
-    table = summary(results(*({"label": "a", "curve": [(cost, g)]} for cost, g in hits)))
+    table = summary(results(*({"label": "a", "curve": [(0, 1.0), (cost, g)]} for cost, g in hits)))
     a = table.iloc[0]
     assert (a["low_cost_to_0.1"], a["cost_to_0.1"], a["high_cost_to_0.1"]) == (17.5, 30.0, np.inf)
     assert (a["low_best_grad_phi"], a["high_best_grad_phi"]) == (0.01, 0.01 + 0.25 * 0.99)
@@ -109,8 +109,8 @@ def test_a_missing_column_is_a_sentence(tmp_path, table, column):
 
 
 def test_a_cost_counts_only_with_its_error_bound():
-    data = results({"curve": [(1, 0.09), (2, 0.08)]})
-    data.curve["grad_phi_error"] = [0.05, 0.01]
+    data = results({"curve": [(0, 1.0), (1, 0.09), (2, 0.08)]})
+    data.curve["grad_phi_error"] = [0.05, 0.05, 0.01]
     assert cost_to(data).loc["t000", "cost_to_0.1"] == 2.0
 
 

@@ -32,7 +32,9 @@ def stored(folder, *trials):
 
 @pytest.fixture
 def folder(tmp_path):
-    store = stored(tmp_path / "store", *({"label": m, "seed": s} for m in "ab" for s in range(2)))
+    curves = {"a": [(1, 0, 2.0), (100, 0, 0.05)], "b": [(1, 0, 2.0), (90, 0, 0.05)]}
+    trials = ({"label": m, "seed": s, "curve": curve} for m, curve in curves.items() for s in range(2))
+    store = stored(tmp_path / "store", *trials)
     for table in (3, 1):
         place = store / f"rates_table{table}"
         place.mkdir()
@@ -90,7 +92,10 @@ def test_a_file_takes_one_text(folder, tmp_path):
 
 
 def test_the_cost_of_second_derivatives_moves_the_ranking(tmp_path):
-    trials = [{"label": "a", "curve": [(10, 0, 0.01)]}, {"label": "b", "curve": [(4, 4, 0.01)]}]
+    trials = [
+        {"label": "a", "curve": [(0, 0, 1.0), (10, 0, 0.01)]},
+        {"label": "b", "curve": [(0, 0, 1.0), (4, 4, 0.01)]},
+    ]
     store = stored(tmp_path / "store", *trials)
     for weight, first in ((1.0, "b"), (2.0, "a")):
         report = read_report(store, weight)

@@ -53,7 +53,7 @@ def test_a_failure_has_reached_nothing_anywhere(status):
     wins = not status.failed
     best, table = ("first", "healthy") if wins else ("healthy", "first"), costs(data, (0.1,))
     assert tuple(summary(data)["method"]) == tuple(board(table)["method"]) == best
-    assert ("first0" in reached.first_met(data, 0.1).index) == wins
+    assert ("first0" in reached.first_met(data, [0.1])[0].index) == wins
     assert np.isfinite(reached.best(data)["first0"]) == wins
     row = summary(data).set_index("method").loc["first"]
     assert (row["reached_0.1"], row["failed"]) == (int(wins), int(not wins))
@@ -87,24 +87,24 @@ def test_a_failed_configuration_has_no_score():
 
 def test_an_accuracy_counts_only_where_phi_is_not_above_its_start():
     uphill = one("a", points=((1, 1.0, 5.0), (2, 0.01, 5.1), (8, 0.05, 4.9)))
-    assert reached.first_met(tables(uphill), 0.1)["cost"].tolist() == [8.0]
+    assert reached.first_met(tables(uphill), [0.1])[0]["cost"].tolist() == [8.0]
     assert reached.best(tables(uphill)).tolist() == [0.05]
     level = one("a", points=((1, 1.0, 5.0), (2, 0.01, 5.0 * (1 + 1e-7))))
-    assert reached.first_met(tables(level), 0.1)["cost"].tolist() == [2.0]
+    assert reached.first_met(tables(level), [0.1])[0]["cost"].tolist() == [2.0]
     from_zero = one("a", points=((1, 1.0, 0.0), (2, 0.01, 1e-12)))
-    assert reached.first_met(tables(from_zero), 0.1)["cost"].tolist() == [2.0]
+    assert reached.first_met(tables(from_zero), [0.1])[0]["cost"].tolist() == [2.0]
 
 
 def test_the_start_is_the_first_step_in_whatever_order_the_rows_are():
     data = tables(one("a", points=((1, 1.0, 5.0), (2, 0.01, 5.1))))
     upside_down = Results(data.runs, data.curve.iloc[::-1], [])
-    assert reached.first_met(upside_down, 0.1).empty
+    assert reached.first_met(upside_down, [0.1])[0].empty
 
 
 def test_a_norm_without_a_bound_reaches_nothing():
-    assert reached.first_met(tables(one("a", error=np.nan)), 0.1).empty
-    assert reached.first_met(tables(one("a", error=0.2)), 0.1).empty
-    assert len(reached.first_met(tables(one("a", error=0.05)), 0.1)) == 1
+    assert reached.first_met(tables(one("a", error=np.nan)), [0.1])[0].empty
+    assert reached.first_met(tables(one("a", error=0.2)), [0.1])[0].empty
+    assert len(reached.first_met(tables(one("a", error=0.05)), [0.1])[0]) == 1
 
 
 @pytest.mark.parametrize(

@@ -72,9 +72,9 @@ def test_a_docstring_is_paragraphs_and_equations():
 # ---- the recommendation
 
 
-def board(*rows: tuple[str, str, float, float, int]) -> pd.DataFrame:
-    """(method, oracle, share reached, cost over best, tied group), best first."""
-    table = pd.DataFrame(rows, columns=["method", "oracle", "reached", "relative", "group"])
+def board(*rows: tuple[str, str, float, float, str]) -> pd.DataFrame:
+    """(method, oracle, share reached, cost over best, bands), best first."""
+    table = pd.DataFrame(rows, columns=["method", "oracle", "reached", "relative", "bands"])
     return table.assign(
         algorithm=table["method"], attempts=10, solved=(10 * table["reached"]).astype(int), trials=10, failed=0,
         rank=range(1, len(table) + 1), low=1, high=len(table),
@@ -82,7 +82,7 @@ def board(*rows: tuple[str, str, float, float, int]) -> pd.DataFrame:
 
 
 def test_the_best_is_recommended_with_who_ties_and_what_gradients_alone_cost():
-    said = advice(board(("a", "HVP", 0.8, 1.0, 1), ("b", "HVP", 0.8, 1.1, 1), ("c", "gradient", 0.4, 3.0, 2)))
+    said = advice(board(("a", "HVP", 0.8, 1.0, "a"), ("b", "HVP", 0.8, 1.1, "a"), ("c", "gradient", 0.4, 3.0, "b")))
     assert "Begin with <code>a</code>" in said
     assert "8 of 10" in said
     assert "cannot tell <code>b</code> apart" in said
@@ -92,21 +92,21 @@ def test_the_best_is_recommended_with_who_ties_and_what_gradients_alone_cost():
 
 def test_nothing_is_recommended_where_nothing_was_reached():
     nothing = float("inf")
-    said = advice(board(("a", "HVP", 0.0, nothing, 1), ("b", "HVP", 0.0, nothing, 1)))
+    said = advice(board(("a", "HVP", 0.0, nothing, "a"), ("b", "HVP", 0.0, nothing, "a")))
     assert "Begin with" not in said
     assert "No method of this board reached any accuracy" in said
-    said = advice(board(("a", "HVP", 0.0, nothing, 1), ("b", "HVP", 0.1, nothing, 1)))
+    said = advice(board(("a", "HVP", 0.0, nothing, "a"), ("b", "HVP", 0.1, nothing, "a")))
     assert "<code>b</code> reached most, 1 of 10" in said
 
 
 def test_a_first_order_winner_is_not_praised_twice():
-    said = advice(board(("a", "gradient", 0.8, 1.0, 1), ("b", "HVP", 0.8, 1.5, 2)))
+    said = advice(board(("a", "gradient", 0.8, 1.0, "a"), ("b", "HVP", 0.8, 1.5, "b")))
     assert "gradients alone" not in said
     assert "apart" not in said
 
 
 def test_the_page_has_a_table_for_each_board():
-    rows = board(("aid", "HVP", 0.8, 1.0, 1)).drop(columns="oracle")
+    rows = board(("aid", "HVP", 0.8, 1.0, "a")).drop(columns="oracle")
     page = choice_page({"deterministic": rows, "full": rows}, {"aid": {"oracle": "HVP"}}, "lead")
     assert page.count("<table>") == 2
     assert "## Deterministic" in page

@@ -11,6 +11,7 @@ import pandas as pd
 from fragments import code, table
 
 from bilevelbench.leaderboard.settings import SETTINGS
+from bilevelbench.report.analysis.answer import share_a_band
 
 #: How many methods a table of this page shows.
 SHOWN = 6
@@ -52,7 +53,7 @@ def advice(rows: pd.DataFrame) -> str:
             f"No method reached half of what was asked with its default parameters; {code(most['method'])} reached most, "
             f"{_share(most)}. Tune before you choose."
         )
-    tied = [method for method in rows.loc[rows["group"] == best["group"], "method"] if method != best["method"]]
+    tied = [method for method in rows.loc[share_a_band(rows, best["bands"]), "method"] if method != best["method"]]
     said = [f"Begin with {code(best['method'])}: it has the best mean rank and reached {_share(best)}."]
     if tied:
         said.append(f"The board cannot tell {_listed(tied)} apart from it.")

@@ -58,9 +58,9 @@ def which_method() -> str:
     lead = (
         f"The numbers are those of the published results, {trials:,} trials of {len(site.methods)} methods on "
         f"{len(site.titles)} problems, with default parameters, and are read when this page is built. *Reached* counts pairs "
-        "of a trial and an accuracy of |grad phi|; *cost / best* is the median over problems and accuracies, with a "
-        "Hessian-vector product at the price of one gradient. A rank comes with the interval in which it lies if the "
-        "trials are drawn again."
+        "of a trial and an accuracy, a share of |grad phi| at the start; *cost / best* is the median over problems and "
+        "accuracies, with a Hessian-vector product at the price of one gradient. A rank comes with the interval in "
+        "which it lies if the trials are drawn again."
     )
     return choice_page(boards, site.kinds, lead)
 

@@ -1,72 +1,68 @@
 "use strict";
-// The board: choose setting and parameters, filter by oracle, price a Hessian-vector product. The arithmetic is that of
-// bilevelbench.report.statistics.board: medians over trials, mean ranks over (problem, accuracy), ties averaged.
+// The board: choose setting and parameters, rank among the methods of one kind of oracle, price a Hessian-vector product. The
+// arithmetic is that of bilevelbench.report.analysis.ranking.board: mean ranks over the counted cells, ties averaged.
 (function () {
   const B = window.BILEVELBENCH;
   const data = B.board;
+  // Costs over the best one's at which the colour of a cell changes, as in bilevelbench.leaderboard.heat_map.
+  const LEVELS = [1.05, 2, 5, 10, 30, 100];
 
   function median(values) {
-    const sorted = values.slice().sort((a, b) => a - b), n = sorted.length;
+    const sorted = Float64Array.from(values).sort(), n = sorted.length;
     return n === 0 ? Infinity : (sorted[(n - 1) >> 1] + sorted[n >> 1]) / 2;
   }
 
   function ranks(values) {
-    return values.map((v) => {
+    const n = values.length, out = new Array(n);
+    for (let i = 0; i < n; i++) {
       let below = 0, equal = 0;
-      for (const u of values) { if (u < v) below++; else if (u === v) equal++; }
-      return below + (equal + 1) / 2;
-    });
-  }
-
-  // Cost of method m in a cell, trial by trial; -1 in the data is a trial that it was not run on.
-  function costs(cell, m, w, absent) {
-    const second = cell.s[m], out = [];
-    cell.f[m].forEach((first, i) => {
-      if (first === -1) { if (absent !== undefined) out.push(absent); }
-      else out.push(first === null ? Infinity : first + w * (second === 0 ? 0 : second[i]));
-    });
+      for (let j = 0; j < n; j++) { if (values[j] < values[i]) below++; else if (values[j] === values[i]) equal++; }
+      out[i] = below + (equal + 1) / 2;
+    }
     return out;
   }
 
-  // The median of a method without products is the same at every price: it is worked out at the first.
-  function middleOf(cell, m, w) {
-    if (cell.s[m] !== 0) return median(costs(cell, m, w));
-    cell.fixed = cell.fixed || new Map();
-    if (!cell.fixed.has(m)) cell.fixed.set(m, median(costs(cell, m, w)));
-    return cell.fixed.get(m);
+  // The median cost at a price: -1 and null are infinite; a list is a, b, w1, a1, b1, ...: a + b w up to w1, and so on.
+  function middle(entry, w) {
+    if (entry === null || entry === -1) return Infinity;
+    if (typeof entry === "number") return entry;
+    let at = 0;
+    while (at + 2 < entry.length && entry[at + 2] <= w) at += 3;
+    return entry[at] + w * entry[at + 1];
   }
 
-  B.rank = function (board, w) {
-    const n = board.methods.length, sum = new Array(n).fill(0), ratios = board.methods.map(() => []);
+  // Ranks among `members`, numbers of methods. A cell that none of them reached, or all at no cost, is not counted.
+  B.rank = function (board, w, members) {
+    members = members || board.methods.map((_, m) => m);
+    const n = members.length, sum = new Array(n).fill(0), ratios = members.map(() => []), problems = [];
+    let counted = 0;
     for (const cell of board.cells) {
-      const middle = board.methods.map((_, m) => middleOf(cell, m, w));
-      ranks(middle).forEach((r, m) => { sum[m] += r; });
-      const best = Math.min.apply(null, middle);
-      if (best < Infinity) middle.forEach((v, m) => ratios[m].push(v === best ? 1 : v === Infinity ? Infinity : v / best));
+      const costs = members.map((m) => middle(cell.c[m], w));
+      if (members.every((m) => cell.c[m] === -1) || costs.every((v) => v === 0)) continue;
+      counted++;
+      const places = ranks(costs);
+      for (let i = 0; i < n; i++) sum[i] += places[i];
+      const best = Math.min.apply(null, costs);
+      if (best === Infinity) continue;
+      problems.push(cell.p);
+      for (let i = 0; i < n; i++) ratios[i].push(costs[i] === best ? 1 : costs[i] / best);
     }
-    const mean = sum.map((s) => s / board.cells.length);
-    return { mean: mean, rank: ranks(mean), relative: ratios.map((r) => median(r)) };
+    const mean = sum.map((s) => (counted ? s / counted : (n + 1) / 2));
+    return { members: members, mean: mean, rank: ranks(mean), relative: ratios.map(median), ratios: ratios, problems: problems };
   };
 
-  function profile(board, w) {
-    const solved = board.methods.map(() => []);
-    let total = 0;
-    for (const cell of board.cells) {
-      const all = board.methods.map((_, m) => costs(cell, m, w, Infinity));
-      for (let i = 0; i < all[0].length; i++) {
-        total++;
-        const best = Math.min.apply(null, all.map((c) => c[i]));
-        if (best < Infinity) all.forEach((c, m) => { if (c[i] < Infinity) solved[m].push(c[i] === best ? 1 : c[i] / best); });
-      }
-    }
-    return solved.map((list) => {
-      const points = [[1, 0]];
-      list.sort((a, b) => a - b).forEach((tau, n) => {
-        if (tau === points[points.length - 1][0]) points[points.length - 1][1] = (n + 1) / total;
-        else points.push([tau, (n + 1) / total]);
-      });
-      return points;
+  // By member and problem the median of the cost over the best one's; infinite where that is not reached.
+  B.heat = function (board, found) {
+    return found.ratios.map((list) => {
+      const parts = board.problems.map(() => []);
+      list.forEach((v, i) => parts[found.problems[i]].push(v));
+      return parts.map(median);
     });
+  };
+
+  // What was computed at the nearest price; without a price it holds at all of them.
+  function nearest(list, w) {
+    return list.reduce((a, b) => (Math.abs(Math.log(b.w / w)) < Math.abs(Math.log(a.w / w)) ? b : a));
   }
 
   // What is the same stays untouched: the browser then need not lay out the table again.
@@ -76,6 +72,11 @@
 
   function set(node, name, value) {
     if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+  }
+
+  function ordinal(n) {
+    const end = n % 100 > 10 && n % 100 < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th";
+    return n + end;
   }
 
   function times(v) {
@@ -91,6 +92,9 @@
     controls.hidden = false;
     const first = sections[0].dataset;
     const view = {};
+    // While the slider moves only ranks follow: thousands of cells and the profile are drawn when it rests.
+    const RESTED = 150, FIRST = 6;
+    let pending = 0;
 
     function read() {
       const state = B.readState();
@@ -128,40 +132,69 @@
 
     function rerank(section, slide) {
       const board = data.boards[section.dataset.board], table = section.querySelector("table.ranking"), body = table.tBodies[0];
-      const found = B.rank(board, view.w), n = board.methods.length, span = Math.max(n - 1, 1);
-      const nearest = board.intervals.reduce((a, b) => (Math.abs(Math.log(b.w / view.w)) < Math.abs(Math.log(a.w / view.w)) ? b : a));
+      const all = board.views.all, shown = all.members.filter((m) => view.oracles.includes(oracleOf(body, m)));
+      const chosen = Object.values(board.views).find((v) => v.members.length === shown.length && v.members.every((m, i) => m === shown[i])) || all;
+      const found = B.rank(board, view.w, shown.length ? chosen.members : all.members), span = Math.max(found.members.length - 1, 1);
+      const at = nearest(chosen.intervals, view.w), place = new Map(found.members.map((m, i) => [m, i]));
       const before = new Map(Array.from(body.rows).map((row) => [row, slide ? row.getBoundingClientRect().top : 0]));
       for (const row of body.rows) {
-        const m = Number(row.dataset.m), low = nearest.low[m], high = nearest.high[m];
-        const rank = row.cells[0], cost = row.cells[2];
-        rank.dataset.v = found.rank[m];
-        write(rank.querySelector(".n"), String(found.rank[m]));
-        write(rank.querySelector(".ci").lastChild, low + "–" + high);
-        const bar = rank.querySelector(".bar");
-        set(bar, "x", 1 + ((low - 1) / span) * 56);
-        set(bar, "width", 2 + ((high - low) / span) * 56);
-        set(rank.querySelector("circle"), "cx", 2 + ((found.rank[m] - 1) / span) * 56);
-        cost.dataset.v = found.relative[m];
-        cost.title = Number.isFinite(found.relative[m]) ? String(found.relative[m]) : "";
-        write(cost, times(found.relative[m]));
-        row.hidden = !view.oracles.includes(row.dataset.oracle);
+        const i = place.get(Number(row.dataset.m));
+        row.hidden = i === undefined || !shown.length;
+        if (i !== undefined) writeRow(row, found, i, at, span);
       }
       const sort = B.sortOf(table) || { column: 0, direction: "ascending" };
       B.sortTable(table, sort.column, sort.direction);
-      let band = 0, last = null;
-      const ordered = Array.from(body.rows).sort((a, b) => Number(a.cells[0].dataset.v) - Number(b.cells[0].dataset.v));
-      for (const row of ordered) {
-        const group = nearest.group[Number(row.dataset.m)];
-        if (last !== null && group !== last) band = 1 - band;
-        last = group;
-        row.classList.toggle("band-0", band === 0);
-        row.classList.toggle("band-1", band === 1);
-      }
-      section.querySelector(".nearest").textContent = nearest.w === view.w ? "" : " Intervals and bands are those of 1 HVP = " + nearest.w + ", the nearest that was computed.";
-      section.querySelector(".none-left").hidden = Array.from(body.rows).some((row) => !row.hidden);
+      const part = chosen === all ? "" : " Ranks, intervals and costs are among these " + found.members.length + " methods" + (view.oracles[0] === "gradient" ? ", which need gradients only." : ", which use products (HVP).");
+      section.querySelector(".nearest").textContent = part + (at.w === null || at.w === view.w ? "" : " Intervals and ties are those of 1 HVP = " + at.w + ", the nearest that was computed.");
+      section.querySelector(".none-left").hidden = shown.length > 0;
       if (slide) glide(body, before);
-      said.textContent = ordered.length ? "1 HVP = " + view.w + " gradients: first is " + board.methods[Number(ordered[0].dataset.m)] : "";
-      drawProfile(section, board, slide ? RESTED : 0);
+      const first = found.members[found.rank.indexOf(Math.min.apply(null, found.rank))];
+      const among = chosen === all ? "" : ", " + ordinal(1) + " of " + found.members.length + " " + (view.oracles[0] === "gradient" ? "gradient-only" : "with products");
+      said.textContent = shown.length ? "1 HVP = " + view.w + " gradients: first is " + board.methods[first] + among : "";
+      clearTimeout(pending);
+      const rest = () => { writeHeat(body, board, found); drawProfile(section, board, shown); };
+      if (slide) pending = setTimeout(rest, RESTED); else rest();
+    }
+
+    function oracleOf(body, m) {
+      const kinds = (body.kinds = body.kinds || new Map(Array.from(body.rows).map((row) => [Number(row.dataset.m), row.dataset.oracle])));
+      return kinds.get(m);
+    }
+
+    function writeRow(row, found, i, at, span) {
+      const [rank, , tied, mean, cost] = row.cells, low = at.low[i], high = at.high[i];
+      rank.dataset.v = found.rank[i];
+      write(rank.querySelector(".n"), String(found.rank[i]));
+      write(rank.querySelector(".ci").lastChild, low + "–" + high);
+      const bar = rank.querySelector(".bar");
+      set(bar, "x", 1 + ((low - 1) / span) * 56);
+      set(bar, "width", 2 + ((high - low) / span) * 56);
+      set(rank.querySelector("circle"), "cx", 2 + ((found.rank[i] - 1) / span) * 56);
+      write(tied, at.bands[i]);
+      mean.dataset.v = found.mean[i];
+      write(mean, found.mean[i].toFixed(1));
+      cost.dataset.v = found.relative[i];
+      set(cost, "title", Number.isFinite(found.relative[i]) ? String(found.relative[i]) : "");
+      write(cost, times(found.relative[i]));
+    }
+
+    // The numbers below problems; their colours follow.
+    function writeHeat(body, board, found) {
+      const heat = B.heat(board, found), place = new Map(found.members.map((m, i) => [m, i]));
+      for (const row of body.rows) {
+        const mine = heat[place.get(Number(row.dataset.m))];
+        if (mine) mine.forEach((v, p) => writeCell(row.cells[FIRST + p], v));
+      }
+    }
+
+    function writeCell(cell, v) {
+      const finite = Number.isFinite(v), level = finite ? LEVELS.filter((limit) => v > limit).length : "";
+      if (cell.dataset.v === String(v)) return;
+      cell.dataset.v = v;
+      set(cell, "class", "h" + level);
+      const link = cell.firstChild;
+      if (finite) write(link, v < 10 ? v.toFixed(1) : B.number(v));
+      else if (!link.firstElementChild) link.replaceChildren(B.element("span", { class: "visually-hidden" }, "not reached"));
     }
 
     // Rows slide from where they were.
@@ -175,31 +208,27 @@
       }
     }
 
-    // While the slider moves only the table follows: thousands of steps of the profile are drawn when it rests.
-    const RESTED = 150;
-    let pending = 0;
-    function drawProfile(section, board, wait) {
-      clearTimeout(pending);
-      pending = setTimeout(() => {
-        const box = section.querySelector(".profile");
-        const lines = profile(board, view.w);
-        const series = board.methods.map((name, m) => ({ name: name, look: data.looks[name], points: lines[m], steps: true })).filter((s) => view.oracles.includes(data.oracles[s.name]));
-        let readout = box.nextElementSibling;
-        if (!readout || !readout.classList.contains("readout")) { readout = B.element("p", { class: "readout", "aria-live": "polite" }); box.after(readout); }
-        const keys = section.querySelector(".key-list");
-        keys.textContent = "";
-        for (const s of series) {
-          const key = B.element("span", {});
-          key.appendChild(B.swatch(s.look));
-          key.appendChild(B.element("span", {}, s.name));
-          keys.appendChild(key);
-        }
-        B.chart(box, {
-          series: series, xlog: true, ylog: false, ymin: 0, ymax: 1, height: 300, xlabel: "cost / best cost", ylabel: "share solved",
-          alt: "Performance profile of " + series.length + " methods; the numbers are in the table below", empty: "No method is shown.",
-          readout: (x, values) => B.readout(readout, x === null ? "" : "within " + B.number(x) + "×:", values.map((v) => ({ name: v.name, look: v.look, text: v.y === null ? "0%" : Math.round(100 * v.y) + "%", y: -(v.y || 0) }))),
-        });
-      }, wait);
+    function drawProfile(section, board, shown) {
+      const box = section.querySelector(".profile"), lines = nearest(board.profile.lines, view.w), total = Math.max(board.profile.total, 1);
+      const series = shown.map((m) => ({
+        name: board.methods[m], look: data.looks[board.methods[m]], steps: true,
+        points: (lines.n[m] || []).map((n, i) => [board.profile.tau[i], n / total]),
+      }));
+      let readout = box.nextElementSibling;
+      if (!readout || !readout.classList.contains("readout")) { readout = B.element("p", { class: "readout", "aria-live": "polite" }); box.after(readout); }
+      const keys = section.querySelector(".key-list");
+      keys.textContent = "";
+      for (const s of series) {
+        const key = B.element("span", {});
+        key.appendChild(B.swatch(s.look));
+        key.appendChild(B.element("span", {}, s.name));
+        keys.appendChild(key);
+      }
+      B.chart(box, {
+        series: series, xlog: true, ylog: false, ymin: 0, ymax: 1, height: 300, xlabel: "cost / best cost, 1 HVP = " + lines.w, ylabel: "share solved",
+        alt: "Performance profile of " + series.length + " methods; the numbers are in the table below", empty: "No method is shown.",
+        readout: (x, values) => B.readout(readout, x === null ? "" : "within " + B.number(x) + "×:", values.map((v) => ({ name: v.name, look: v.look, text: v.y === null ? "0%" : Math.round(100 * v.y) + "%", y: -(v.y || 0) }))),
+      });
     }
 
     slider.addEventListener("input", () => { view.w = Number(slider.value); show(true); });

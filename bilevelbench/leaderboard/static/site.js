@@ -88,7 +88,8 @@
       head.appendChild(button);
       if (!head.hasAttribute("aria-sort")) head.setAttribute("aria-sort", "none");
       button.addEventListener("click", () => {
-        const direction = head.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+        const best = head.dataset.best || "ascending"; // the first click puts the best on top
+        const direction = head.getAttribute("aria-sort") !== best ? best : best === "ascending" ? "descending" : "ascending";
         B.sortTable(table, column, direction);
         const state = B.readState();
         state.set("sort", [table.id, column, direction === "ascending" ? "a" : "d"].join("."));

@@ -15,7 +15,7 @@ _FIRST, _NAMED = 10, 3
 def answer(rows: pd.DataFrame, orders: Mapping[float, Sequence[str]]) -> str:
     """Who needs the least, who is not behind for sure, who is best without second derivatives, and at which prices.
 
-    `rows` has a method each, best first: `method`, `rank`, `group` (those of the first one cannot be told apart from it),
+    `rows` has a method each, best first: `method`, `rank`, `bands` (who shares one with another cannot be told apart from it),
     `relative`, `reached`, `any_hvp`. `orders` has the methods, best first, by the price of a product in gradients.
     """
     if rows.empty or not rows["reached"].max() > 0:
@@ -33,10 +33,15 @@ def _first(rows: pd.DataFrame) -> str:
     best = rows[rows["rank"] == rows["rank"].min()]
     if len(best) > 1:
         return f"Fewest calls: {_names(best['method'])}, tied."
-    name, reached = best.iloc[0][["method", "reached"]]
+    name, reached, bands = best.iloc[0][["method", "reached", "bands"]]
     said = f"Fewest calls: {name}, {reached:.0%} reached"
-    alike = rows.loc[(rows["group"] == rows["group"].min()) & (rows["method"] != name), "method"]
+    alike = rows.loc[share_a_band(rows, bands) & (rows["method"] != name), "method"]
     return f"{said}; {_names(alike)} cannot be told apart from it." if len(alike) else f"{said}."
+
+
+def share_a_band(rows: pd.DataFrame, bands: str) -> pd.Series[bool]:
+    """Which rows cannot be told apart from one with these bands."""
+    return rows["bands"].map(lambda others: not set(bands.split()).isdisjoint(others.split()))
 
 
 def _without(rows: pd.DataFrame) -> str:

@@ -1,11 +1,13 @@
-"""Costs to reference accuracies, ranks with intervals, profiles: tables in, tables out.
+"""Costs to reference accuracies, ranks, profiles: tables in, tables out.
 
-A trial that never certified an accuracy costs infinitely much there; nothing is dropped. The arithmetic of `board` is
+A trial that never certified an accuracy costs infinitely much there. A cell, a problem and an accuracy, tells methods apart
+unless nobody reached it or everyone met it at no cost: those are not `counted`. The arithmetic of `board` is
 medians, ranks and means only, so that a page can repeat it with another weight.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,13 +25,13 @@ F64 = npt.NDArray[np.float64]
 MEASURES = ("first_order", "second_order", "cost", "seconds", "steps")
 #: One trial of a problem, the same for every method: those that share it are compared pairwise.
 PAIR = ["seed", "data_seed", "repeat"]
-DRAWS = 1000
-LOW, HIGH = 0.025, 0.975
+CELL = ["problem", "target"]
 
 
 def costs(results: Results, accuracies: Sequence[float]) -> pd.DataFrame:
-    """One row per trial and accuracy: what it had spent at the first evaluation with |grad phi| + error <= target.
+    """One row per trial and accuracy: what it had spent at the first evaluation with |grad phi| + error <= `absolute`.
 
+    That is `target`, the accuracy, times |grad phi| at the start.
     `first_order` and `second_order` add up to `cost`, which counts samples: where only the calls of both kinds are known
     the samples are split in their ratio, which is exact on a noiseless problem and for equal batches.
     `repeat` numbers trials that agree in problem, method and both seeds.
@@ -47,15 +49,16 @@ def costs(results: Results, accuracies: Sequence[float]) -> pd.DataFrame:
             "failed": reached.failed(runs),
         }
     )
+    start = trials["trial_id"].map(reached.starts(results)["start"]).to_numpy(dtype=float)
     trials["repeat"] = trials.groupby(["problem", "method", "seed", "data_seed"]).cumcount()
     parts = []
-    for target in accuracies:
-        met = reached.first_met(results, target)
+    for target, met in zip(accuracies, reached.first_met(results, accuracies), strict=True):
         met["first_order"], met["second_order"] = split(met)
         spent = met.rename(columns={"step": "steps"})[list(MEASURES)].astype(float)
         spent = spent.reindex(trials["trial_id"]).fillna(np.inf).reset_index(drop=True)
-        parts.append(pd.concat([trials.reset_index(drop=True).assign(target=float(target)), spent], axis=1))
-    empty = trials.head(0).assign(target=0.0, **dict.fromkeys(MEASURES, 0.0))
+        held = trials.reset_index(drop=True).assign(target=float(target), absolute=target * start)
+        parts.append(pd.concat([held, spent], axis=1))
+    empty = trials.head(0).assign(target=0.0, absolute=0.0, **dict.fromkeys(MEASURES, 0.0))
     return pd.concat(parts, ignore_index=True) if parts else empty
 
 
@@ -85,73 +88,110 @@ def medians(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
     return middle.unstack("method").fillna(np.inf)
 
 
-def board(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
-    """Methods by mean rank over (problem, target).
+def uncounted(costs: pd.DataFrame) -> pd.DataFrame:
+    """The cells that tell nobody apart, with `everyone`: met by every method at no cost, or else by nobody."""
+    cells = costs.assign(_met=np.isfinite(costs["first_order"])).groupby(CELL)
+    met = cells["_met"].any()
+    free = costs.groupby([*CELL, "method"])["cost"].median().groupby(CELL).max() == 0
+    return pd.DataFrame({"everyone": free})[free | ~met].reset_index()
 
-    `relative` is the median over (problem, target) of the cost over the best one's, where any method got there; `reached`
-    the share of trials and targets. Of those that share a rank, the one with fewer failures stands first.
+
+def counted(costs: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the cells that tell methods apart."""
+    lost = pd.MultiIndex.from_frame(uncounted(costs)[CELL])
+    return costs[~pd.MultiIndex.from_frame(costs[CELL]).isin(lost)]
+
+
+def uncounted_words(costs: pd.DataFrame) -> str:
+    """Which cells are not counted and why, as a sentence; empty where all are."""
+    lost, said = uncounted(costs), []
+    targets = sorted(costs["target"].unique(), reverse=True)
+    for everyone, why in ((False, "nobody reached"), (True, "everyone met at no cost")):
+        part = lost[lost["everyone"] == everyone]
+        alike: dict[str, list[str]] = {}
+        for problem, its in part.groupby("problem")["target"]:
+            alike.setdefault(_accuracies(sorted(its, reverse=True), targets), []).append(str(problem))
+        if alike:
+            places = "; ".join(f"{which} on {', '.join(problems)}" for which, problems in sorted(alike.items()))
+            said.append(f"{places}, which {why}")
+    return f"Not counted: {'; '.join(said)}." if said else ""
+
+
+def power(target: float) -> str:
+    """`10^-2.5`: the accuracies are powers of ten; others are numbers."""
+    exponent = round(math.log10(target), 6) if target > 0 else math.nan
+    return f"10^{exponent:g}" if 2 * exponent == round(2 * exponent) else f"{target:g}"
+
+
+def _accuracies(some: Sequence[float], of: Sequence[float]) -> str:
+    """In words, both from the coarsest to the finest: an end of all of them by where it begins."""
+    if len(some) == len(of):
+        return "every accuracy"
+    if list(some) == list(of[-len(some) :]):
+        return f"{power(some[0])} and finer" if len(some) > 1 else power(some[0])
+    if list(some) == list(of[: len(some)]) and len(some) > 1:
+        return f"{power(some[-1])} and coarser"
+    return ", ".join(power(target) for target in some)
+
+
+def board(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
+    """Methods by mean rank over the cells that are counted.
+
+    `relative` is the median over cells of the cost over the best one's, where any method got there; `reached` the share of
+    trials and targets. Of those that share a rank, the one with fewer failures stands first.
     """
     if costs.empty:
         return pd.DataFrame(columns=["method", "mean_rank", "rank", "relative", "reached"])
-    table = medians(costs, weight)
-    values = table.to_numpy(dtype=float)
-    mean_rank = ranks(values).mean(0)
-    ratio = relative(values)
-    ratio = ratio[np.isfinite(values).any(1)]
-    reached = np.isfinite(costs["first_order"]).groupby(costs["method"]).mean()
+    methods = pd.Index(sorted(costs["method"].unique()), name="method")
+    kept = counted(costs)
+    values = medians(kept, weight).reindex(columns=methods, fill_value=np.inf).to_numpy(dtype=float)
+    mean_rank = ranks(values).mean(0) if len(values) else np.full(len(methods), (len(methods) + 1) / 2)
+    ratio = relative(values[np.isfinite(values).any(1)])
+    reached = np.isfinite(kept["first_order"]).groupby(kept["method"]).mean()
     out = pd.DataFrame(
         {
-            "method": table.columns,
+            "method": methods,
             "mean_rank": mean_rank,
             "rank": ranks(mean_rank),
             "relative": median(ratio.T) if len(ratio) else np.inf,
-            "reached": reached.reindex(table.columns).to_numpy(),
+            "reached": reached.reindex(methods, fill_value=0.0).to_numpy(),
         }
     )
     failed = costs.groupby("method")["failed"].mean()
-    order = out.assign(_failed=failed.reindex(table.columns).to_numpy()).sort_values(["rank", "_failed", "method"])
+    order = out.assign(_failed=failed.reindex(methods).to_numpy()).sort_values(["rank", "_failed", "method"])
     return order.drop(columns="_failed").reset_index(drop=True)
 
 
-def rank_intervals(costs: pd.DataFrame, weight: float = 1.0, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
-    """95% intervals of the rank on the board, and groups of methods that cannot be told apart.
+def by_problem(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
+    """Of each method (rows) on each problem the median over counted accuracies of the cost over the best one's there.
 
-    A draw takes problems with replacement and then, in each, trials with replacement: the same ones for every method. A
-    method shares the group of a better one, its leader, if the interval of their difference in rank holds 0. One
-    trial on one problem says nothing: then every rank is possible.
+    Infinite where it did not reach more than half of them, NaN on a problem of which nothing is counted.
     """
-    ranked = board(costs, weight)[["method", "rank"]]
-    methods = sorted(ranked["method"])
-    if ranked.empty:
-        return ranked.assign(low=[], high=[], group=[])
-    blocks = [_block(part, methods, weight) for _, part in costs.groupby("problem")]
-    place = [methods.index(m) for m in ranked["method"]]
-    if is_single(costs):
-        return ranked.assign(low=1.0, high=float(len(methods)), group=1)
-    drawn = _draw(blocks, draws, np.random.default_rng(seed))[:, place]
-    low, high = (np.quantile(drawn, q, axis=0, method="inverted_cdf") for q in (LOW, HIGH))
-    groups, leader = [1], 0
-    for i in range(1, len(place)):
-        if np.quantile(drawn[:, i] - drawn[:, leader], LOW, method="inverted_cdf") > 0:
-            leader = i
-        groups.append(groups[-1] + (leader == i))
-    return ranked.assign(low=low, high=high, group=groups)
+    table = medians(counted(costs), weight)
+    ratio = pd.DataFrame(relative(table.to_numpy(dtype=float)), index=table.index, columns=table.columns)
+    ratio = ratio[np.isfinite(ratio.to_numpy()).any(1)]
+    groups = {str(problem): median(part.to_numpy().T) for problem, part in ratio.groupby(level="problem")}
+    out = pd.DataFrame(groups, index=table.columns)
+    return out.reindex(columns=sorted(costs["problem"].unique()))
 
 
-def is_single(costs: pd.DataFrame) -> bool:
-    """One trial on one problem: there is nothing to draw from."""
-    return len(costs[["problem", *PAIR]].drop_duplicates()) == 1
+def wins(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
+    """The share of the counted cells on which the method of the row costs less than that of the column."""
+    table = medians(counted(costs), weight)
+    values = table.to_numpy(dtype=float)
+    shares = (values[:, :, None] < values[:, None, :]).mean(0) if len(values) else np.zeros((values.shape[1],) * 2)
+    return pd.DataFrame(shares, index=table.columns, columns=table.columns)
 
 
 def performance_profile(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
-    """Steps (method, tau, share): of all (problem, target, trial), the share solved within tau times the best cost."""
-    table = _instances(costs, weight)
+    """Steps (method, tau, share): of all (problem, target, trial) counted, the share within tau times the best cost."""
+    table = instances(counted(costs), weight)
     return _steps(table, relative(table.to_numpy(dtype=float)), "tau", 1.0)
 
 
 def ecdf(costs: pd.DataFrame, weight: float = 1.0) -> pd.DataFrame:
-    """Steps (method, cost, share): of all (problem, target, trial), the share solved within this cost."""
-    table = _instances(costs, weight)
+    """Steps (method, cost, share): of all (problem, target, trial) counted, the share solved within this cost."""
+    table = instances(counted(costs), weight)
     return _steps(table, table.to_numpy(dtype=float), "cost", 0.0)
 
 
@@ -197,29 +237,7 @@ def relative(values: F64) -> F64:
     return out
 
 
-def _block(part: pd.DataFrame, methods: Sequence[str], weight: float) -> F64:
-    """(methods, targets, trials) of one problem; NaN where a method was not run on a trial."""
-    table = _instances(part, weight, np.nan).reindex(columns=list(methods))
-    targets = table.index.get_level_values("target").unique()
-    out: F64 = np.stack([table.xs(t, level="target").to_numpy(dtype=float).T for t in targets], axis=1)
-    return out
-
-
-def _draw(blocks: Sequence[F64], draws: int, rng: np.random.Generator) -> F64:
-    """Ranks on the board, (draws, methods)."""
-    chosen = rng.integers(0, len(blocks), size=(draws, len(blocks)))
-    total, count = np.zeros((draws, len(blocks[0]))), np.zeros((draws, 1))
-    for n, block in enumerate(blocks):
-        where = np.nonzero(chosen == n)[0]
-        picks = rng.integers(0, block.shape[-1], size=(len(where), block.shape[-1]))
-        for target in range(block.shape[1]):
-            middle = median(block[:, target][:, picks])
-            np.add.at(total, where, ranks(middle.T))
-            np.add.at(count, where, 1.0)
-    return ranks(total / count)
-
-
-def _instances(costs: pd.DataFrame, weight: float, absent: float = np.inf) -> pd.DataFrame:
+def instances(costs: pd.DataFrame, weight: float, absent: float = np.inf) -> pd.DataFrame:
     """Cost by (problem, target, trial) and method; `absent` where a method was not run on a trial that others were."""
     table: Any = costs.assign(_cost=weighted(costs, weight))
     table = table.set_index(["problem", "target", *PAIR, "method"])["_cost"].unstack("method")
@@ -238,13 +256,6 @@ def _steps(table: pd.DataFrame, values: F64, name: str, start: float) -> pd.Data
     ]
     methods = table.columns.repeat([len(at) for at in places])
     return pd.DataFrame({"method": methods, name: np.concatenate(places), "share": np.concatenate(shares)})
-
-
-def ranking(results: Results, accuracies: Sequence[float], weight: float = 1.0) -> pd.DataFrame:
-    """The board with rank intervals and groups: what a report prints."""
-    table = costs(results, accuracies)
-    intervals = rank_intervals(table, weight)[["method", "low", "high", "group"]]
-    return board(table, weight).merge(intervals, on="method")
 
 
 def sensitivity(results: Results) -> pd.DataFrame:

@@ -18,8 +18,10 @@ from bilevelbench.results.schema import CURVE, RUNS, Results
 from bilevelbench.results.status import Status
 from bilevelbench.untrusted import parameters
 
-#: |grad phi| at which the cost is read off a curve.
+#: Shares of |grad phi| at the start for which tables have a column of costs.
 ACCURACIES = (1e-1, 1e-2, 1e-3)
+#: Those by which methods are ranked: twelve, half a power of ten apart.
+TARGETS = tuple(10.0 ** (-n / 2) for n in range(1, 13))
 
 #: The column of the summary behind one of the readable table.
 _BEHIND = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP": "second_order"}
@@ -28,6 +30,9 @@ _BEHIND = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP
 MAPPED = "{} x is confined to a set, and |grad phi| is the length of the gradient mapping x - P(x - grad phi)."
 
 RANKING = "Ranking over all problems and accuracies"
+
+#: Problems whose start a sentence tells.
+_STARTS = 6
 
 #: Before the name of the metric that chose, in the summary of tuned trials.
 _FINAL = "final_"
@@ -51,7 +56,8 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
 
     What counts as reached is said in `results.reached`. The cost to an accuracy is that of the first evaluation that
     meets it; a trial that never does costs infinitely much, so a median is infinite when half of the trials fail.
-    `reached_*` counts those that did; `low_*` and `high_*` are quartiles.
+    `reached_*` counts those that did; `low_*` and `high_*` are quartiles, of `start` the least and the largest |grad phi|
+    at x0, of which accuracies are shares.
     """
     require(results)
     if results.runs.empty:
@@ -62,6 +68,7 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
     table["failed"], table["uncertified"] = reached.failed(table), reached.uncertified(table)
     table["best_grad_phi"] = table["trial_id"].map(reached.best(results))
     table["phi"] = table["phi"].where(~table["failed"], np.inf)
+    table["start"] = table["trial_id"].map(reached.starts(results)["start"])
     chose = f"{_FINAL}{by}" if (by := chosen_by(results)) else ""
     if chose:
         last = results.curve.drop_duplicates("trial_id", keep="last").set_index("trial_id")[by]
@@ -82,6 +89,8 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
             **{f"high_{name}": _quantiles(table[name], place, 0.75) for name in spread},
             **{name.replace("cost_to", "reached"): _count(place, np.isfinite(table[name])) for name in columns},
             **{name: groups[name].median().to_numpy(dtype=float) for name in ("first_order", "second_order", "cost")},
+            "low_start": groups["start"].min().to_numpy(dtype=float),
+            "high_start": groups["start"].max().to_numpy(dtype=float),
             "statuses": _endings(table["status"], place),
         }
     )
@@ -123,7 +132,8 @@ def data_seeds(runs: pd.DataFrame) -> pd.Series[str]:
 
 def cost_to(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.DataFrame:
     """Cost of the first evaluation that certifies each accuracy, by trial; NaN: never."""
-    columns = {f"cost_to_{eps:g}": reached.first_met(results, eps)["cost"] for eps in accuracies}
+    met = zip(accuracies, reached.first_met(results, accuracies), strict=True)
+    columns = {f"cost_to_{eps:g}": rows["cost"] for eps, rows in met}
     return pd.DataFrame(columns).reindex(results.runs["trial_id"])
 
 
@@ -206,6 +216,8 @@ def reading(table: pd.DataFrame) -> str:
     numbers = people.filter(regex=r"^(\|grad phi\||cost to )")
     said = ["medians over trials" if many else "one trial each"]
     said[0] += ", quartiles in brackets" if numbers.map(lambda text: text.endswith("]")).to_numpy().any() else ""
+    if told := start_words(table):
+        said.append(told)
     if (table["failed"] > 0).any():
         said.append("a trial that failed counts as infinite")
     if numbers.isin(["not certified"]).to_numpy().any():
@@ -213,6 +225,35 @@ def reading(table: pd.DataFrame) -> str:
             '"not certified": the problem does not bound the error of the gradient, so no accuracy counts as reached'
         )
     return "; ".join(said)
+
+
+def start_words(table: pd.DataFrame) -> str:
+    """What an accuracy is a share of on each problem of a summary; empty where no start is known."""
+    known = table[np.isfinite(table["low_start"])].groupby("problem", sort=False)
+    ends = [(str(problem), float(part["low_start"].min()), float(part["high_start"].max())) for problem, part in known]
+    if not ends:
+        return ""
+    told = [(problem, span(low, high)) for problem, low, high in ends[:_STARTS]]
+    if len(ends) == 1:
+        return f"an accuracy is a share of |grad phi| at the start, {told[0][1]}"
+    some = ", ".join(f"{text} on {problem}" for problem, text in told)
+    return f"an accuracy is a share of |grad phi| at the start: {some}{', ...' if len(ends) > _STARTS else ''}"
+
+
+def start_notes(results: Results) -> list[str]:
+    """A sentence for each problem whose trials disagree about |grad phi| at the start."""
+    found = reached.starts(results)
+    titles = pd.Series(titled(results.runs)["title"].to_numpy(), index=found.index)
+    return [
+        f"Trials on {title} disagree about |grad phi| at the start; the first certified one counts."
+        for title in sorted(titles[~found["agrees"]].unique())
+    ]
+
+
+def span(low: float, high: float) -> str:
+    """`18 to 30`, or `18` where both ends read alike."""
+    ends = list(dict.fromkeys((number(low), number(high))))
+    return " to ".join(ends)
 
 
 def certificates(runs: pd.DataFrame) -> str:
@@ -253,15 +294,16 @@ def _exact(row: Mapping[Any, Any], column: str) -> str:
 
 
 def readable_board(board: pd.DataFrame) -> pd.DataFrame:
-    """A ranking for people; methods with one number in the last column cannot be told apart."""
+    """A ranking for people; methods that share a letter in the last column cannot be told apart."""
     intervals = zip(board["low"], board["high"], strict=True)
     return pd.DataFrame(
         {
             "rank": board["rank"].map(lambda r: f"{r:g}"),
             "95% interval": [f"{low:g} to {high:g}" for low, high in intervals],
             "method": board["method"],
+            "mean rank": board["mean_rank"].map(lambda r: f"{r:.1f}"),
             "cost over best": [number(r) if math.isfinite(r) else "∞" for r in board["relative"]],
             "reached": board["reached"].map(lambda share: f"{share:.0%}"),
-            "tied group": board["group"],
+            "tied": board["bands"],
         }
     )

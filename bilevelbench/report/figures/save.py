@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from bilevelbench.report.analysis.ranking import costs, sensitivity
-from bilevelbench.report.analysis.summary import ACCURACIES, summary
+from bilevelbench.report.analysis.summary import TARGETS, summary
 from bilevelbench.report.contents import Report
 from bilevelbench.report.figures import curves, rates, style, tuning
 from bilevelbench.report.figures.experiment import experiment_figure
@@ -23,7 +23,7 @@ def save_figures(report: Report, folder: Path, kinds: tuple[str, ...] = ("svg", 
             made.extend(style.save(figure, folder / name, kinds))
 
     if not report.results.runs.empty:
-        known, table = curves.families(report.results), costs(report.results, ACCURACIES)
+        known, table = curves.families(report.results), costs(report.results, TARGETS)
         varied = sensitivity(report.results)[["problem", "algorithm"]].drop_duplicates()
         for n, title in enumerate(dict.fromkeys(summary(report.results)["problem"]), 1):
             for axis in ("first_order", "weighted", "seconds", "step"):

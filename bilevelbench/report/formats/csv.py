@@ -6,7 +6,7 @@ import pandas as pd
 
 from bilevelbench.report.analysis import failures, rates, tuning, verdicts
 from bilevelbench.report.analysis.ranking import costs, expected_running_time
-from bilevelbench.report.analysis.summary import ACCURACIES, summary
+from bilevelbench.report.analysis.summary import TARGETS, summary
 from bilevelbench.report.comma_table import comma_table
 from bilevelbench.report.contents import Report
 
@@ -24,7 +24,7 @@ def files(report: Report, command: str = "") -> dict[str, str]:
     if not report.results.runs.empty:
         out["results.csv"] = failures.with_sentences(summary(report.results), report.results.runs)
         out["running_time.csv"] = expected_running_time(
-            costs(report.results, ACCURACIES), report.results.runs, report.weight
+            costs(report.results, TARGETS), report.results.runs, report.weight
         )
     board = report.ranking()
     if board is not None:

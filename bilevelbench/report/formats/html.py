@@ -10,20 +10,23 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from bilevelbench.report.analysis.coinciding import merged
 from bilevelbench.report.analysis.failures import failures
+from bilevelbench.report.analysis.intervals import is_single, ranking
 from bilevelbench.report.analysis.pictures import pictures
-from bilevelbench.report.analysis.ranking import costs, is_single, ranking
+from bilevelbench.report.analysis.ranking import costs, power, uncounted_words
 from bilevelbench.report.analysis.rates import RateTable, notes
 from bilevelbench.report.analysis.rates import readable as readable_rates
 from bilevelbench.report.analysis.summary import (
-    ACCURACIES,
     RANKING,
+    TARGETS,
     certificates,
     exact_rows,
     readable,
     readable_board,
     reading,
     require,
+    start_notes,
     summary,
 )
 from bilevelbench.report.analysis.tuning import Tuning, remarks
@@ -36,7 +39,7 @@ from bilevelbench.report.figures.rates import claim_figure, rate_figure
 from bilevelbench.report.figures.style import svg
 from bilevelbench.report.figures.tuning import tuning_figure
 from bilevelbench.report.page_environment import content_policy, page_environment
-from bilevelbench.report.text import WORDS, printable
+from bilevelbench.report.text import WORDS, printable, superscripts
 from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
@@ -94,13 +97,22 @@ def _digest(text: str) -> str:
 
 
 def _board(results: Results, weight: float) -> dict[str, Any]:
-    people = readable_board(ranking(results, ACCURACIES, weight))
-    table = costs(results, ACCURACIES)
+    people = readable_board(ranking(results, TARGETS, weight))
+    one = merged(results)
+    table = one.one_each(costs(results, TARGETS))
     figure = profile_figure(table, weight, known=families(results))
     return {
         "title": RANKING,
         "is_single": is_single(table),
         "weight": f"{weight:g}",
+        "notes": [
+            *(one.sentence(method) for method in sorted(one.members)),
+            *filter(None, [superscripts(uncounted_words(table))]),
+            *start_notes(results),
+        ],
+        "targets": superscripts(
+            f"{len(TARGETS)} accuracies from {power(TARGETS[0])} to {power(TARGETS[-1])} of |grad phi| at the start"
+        ),
         "columns": list(people.columns),
         "rows": people.to_numpy().tolist(),
         "figure": Markup(svg(figure, "b-")) if figure is not None else "",

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bilevelbench.report import booktabs
-from bilevelbench.report.analysis.summary import ACCURACIES, certificates, data_seeds, summary
+from bilevelbench.report.analysis.ranking import power
+from bilevelbench.report.analysis.summary import ACCURACIES, TARGETS, certificates, data_seeds, summary
 from bilevelbench.report.booktabs import escape
 from bilevelbench.report.contents import Report
 from bilevelbench.report.formats import latex
@@ -63,8 +64,9 @@ def protocol(report: Report) -> str:
         *_budgets(report.results.records, set(runs["trial_id"])),
         "A gradient, and on a finite sum the gradient of one datum, costs 1; a product with second derivatives costs "
         f"{report.weight:g} in the ranking.",
-        f"An accuracy (of {', '.join(f'{eps:g}' for eps in ACCURACIES)}) is reached where the norm of grad phi first falls "
-        "below it. A trial that failed has reached nothing.",
+        f"An accuracy, {', '.join(f'{eps:g}' for eps in ACCURACIES)} in the tables and {len(TARGETS)} from {power(TARGETS[0])} "
+        f"to {power(TARGETS[-1])} in the ranking, is reached where the norm of grad phi, with its error, first falls to that "
+        "share of its start. A trial that failed has reached nothing.",
         certificates(runs),
     ]
     return escape(" ".join(said))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.report.analysis.ranking import costs, medians, ranks
-from bilevelbench.report.analysis.summary import ACCURACIES
+from bilevelbench.report.analysis.summary import TARGETS
 from bilevelbench.results.schema import Results
 
 #: The weight of a trial that has reached nothing: a failure may be invented, too, to make others look better.
@@ -17,7 +17,7 @@ _LEAST = 0.1
 
 def weights(results: Results) -> dict[str, float]:
     """By trial: the sum, over the accuracies that it reached, of one over the rank of its method on that problem."""
-    table = costs(results, ACCURACIES)
+    table = costs(results, TARGETS)
     middle = medians(table)
     rank = {
         (*cell, method): place
