@@ -23,8 +23,9 @@ def scripts(site: Site) -> dict[str, str]:
         "oracles": {m: k["oracle"] for m, k in site.kinds.items()},
     }
     out = {"data/board.js": f"{head}board = {script_json(data)};\n"}
+    drawn = site.drawn()
     for title in site.titles:
-        curves = boards.curves(site.runs[site.runs["title"] == title], site.results, site.looks)
+        curves = boards.curves(site.runs[site.runs["title"] == title], drawn, site.looks)
         out[f"data/problem-{slug(title)}.js"] = f"{head}curves = {script_json(curves)};\n"
     return out
 

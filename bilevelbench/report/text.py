@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from bilevelbench.untrusted import visible
 
@@ -24,6 +25,22 @@ def number(value: float, digits: int = 2) -> str:
         return f"{rounded:,.{decimals}f}"
     mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
+
+
+_SIGNS = {"eps": "ε", "kappa": "κ", "ell": "ℓ", "phi": "φ", "lam": "λ", "rho": "ρ", "dx": "dₓ"}
+_RAISED = str.maketrans("-.0123456789", "⁻·⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def raised(text: str) -> str:
+    """A number as a power."""
+    return text.translate(_RAISED)
+
+
+def formula(text: str) -> str:
+    """`ell^3 eps^-1.5` as ℓ³ ε⁻¹·⁵: words for signs and powers of numbers, and everything else as it is."""
+    named = re.sub(r"\bgrad phi\b", "∇φ", text)
+    named = re.sub(r"\b[a-z]+\b", lambda word: _SIGNS.get(word[0], word[0]), named)
+    return re.sub(r"\^(-?\d+(?:\.\d+)?)", lambda power: raised(power[1]), named)
 
 
 def interval_end(value: float) -> str:

@@ -21,6 +21,8 @@ from matplotlib.ticker import LogFormatter
 
 from bilevelbench.errors import StoreError
 from bilevelbench.model.family import Family, family_of
+from bilevelbench.report.analysis.moods import Mood
+from bilevelbench.report.text import raised
 
 #: Becomes `currentColor`: axes and words take the colour of the page, light or dark.
 INK = "#010203"
@@ -30,7 +32,9 @@ COLOURS: dict[Family, str] = {
     "penalty": "#0173b2", "implicit": "#de8f05", "unrolled": "#029e73", "zeroth-order": "#949494", "other": "#cc78bc",
 }  # fmt: skip
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+#: Of words of verdicts, each of which has a sign too.
+VERDICTS: dict[Mood, str] = {"holds": "#00704f", "fails": "#b3261e", "open": "#6b6b6b"}
+
 _LINES, _MARKERS = ("-", "--", ":", "-."), "osD^vPX<>"
 
 #: So many lines of a figure have a colour and a name; more cannot be told apart, and a legend of hundreds is not read.
@@ -105,7 +109,7 @@ def _write(figure: Figure, file: Any, **options: Any) -> None:
 
 def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("svg", "png")) -> list[Path]:
     """Write `stem`.svg and `stem`.png, or the kinds that are wanted; the same figure is the same file."""
-    made = {stem.with_name(f"{stem.name}.{kind}"): _file(figure, kind) for kind in kinds}
+    made = {stem.with_name(f"{stem.name}.{kind}"): figure_file(figure, kind) for kind in kinds}
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
         for path, content in made.items():
@@ -115,7 +119,8 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("svg", "png")) -> l
     return list(made)
 
 
-def _file(figure: Figure, kind: str) -> bytes:
+def figure_file(figure: Figure, kind: str) -> bytes:
+    """The bytes of a file: the same figure is the same file."""
     if kind == "svg":
         return svg_file(figure).encode()
     picture, undated = io.BytesIO(), {"metadata": {"CreationDate": None}} if kind == "pdf" else {}
@@ -171,7 +176,7 @@ class _Powers(LogFormatter):
         if not super().__call__(x, pos):  # it decides which ticks have a label
             return ""
         digit, _, power = f"{x:.0e}".partition("e")
-        return ("" if digit == "1" else f"{digit}·") + "10" + str(int(power)).translate(_RAISED)
+        return ("" if digit == "1" else f"{digit}·") + "10" + raised(str(int(power)))
 
 
 @contextmanager
