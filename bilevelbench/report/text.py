@@ -60,5 +60,7 @@ WORDS = (
     "range",
     "figure",
     "claim",
+    "ours",
+    "theirs",
     "by",
 )

@@ -32,10 +32,10 @@ _IN_A_ROW = 3
 def experiment_figure(outcome: ExperimentOutcome) -> Figure:
     """All panels of an experiment, three in a row; one without anything to draw says so.
 
-    Each method has a colour of its own: there are few of them, and often of one family.
+    A method has the colour of its family, as in every other figure; lines and markers tell those of a family apart.
     """
     runs = titled(outcome.results.runs)
-    style = style_figures.looks(list(runs["method"].unique()))
+    style = style_figures.looks(list(runs["method"].unique()), curves.families(outcome.results))
     curve = outcome.results.curve.merge(runs[["trial_id", "title", "method", "status"]], on="trial_id")
     panels = outcome.figure.panel
     with style_figures.settings():
