@@ -22,7 +22,9 @@ def build(
     out: Annotated[Path, typer.Option("--out", "-o", help="The site's folder; a site that is there is replaced.")],
     tuned: Annotated[list[Path] | None, typer.Option(help="Folders of the tuned board; repeatable.")] = None,
     repository: Annotated[str, typer.Option(help="The address of the repository, to be linked.")] = "",
-    docs: Annotated[str, typer.Option(help="The documentation, to be linked: an address, or a file beside the pages.")] = "",
+    docs: Annotated[
+        str, typer.Option(help="The documentation, to be linked: an address, or a file beside the pages.")
+    ] = "",
     address: Annotated[str, typer.Option(help="Where the site will be, for the picture that links to it show.")] = "",
 ) -> None:
     """Build a static site that needs no network: boards, complexity tables, a page for each problem and each method."""

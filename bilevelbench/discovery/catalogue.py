@@ -78,7 +78,13 @@ class Facts:
 
     def as_text(self) -> str:
         title = f"{self.title}, " if self.title else ""
-        lines = [f"{self.name} ({title}{self.kind}, from {self.plugin} {self.version})", "", self.text, "", "Parameters:"]
+        lines = [
+            f"{self.name} ({title}{self.kind}, from {self.plugin} {self.version})",
+            "",
+            self.text,
+            "",
+            "Parameters:",
+        ]
         width = max((len(p["name"]) for p in self.parameters), default=0)
         lines += [f"  {p['name']:<{width}}  default {p['default']}  {p['what']}".rstrip() for p in self.parameters]
         if self.uses:
@@ -126,7 +132,9 @@ def describe(registry: Registry, name: str) -> Facts:
     return Facts(
         kind="method" if method else "problem",
         name=cls.name,
-        title=vars(cls).get("title", "") if method else "",  # its own: that of a class it is made from is another method's
+        title=vars(cls).get("title", "")
+        if method
+        else "",  # its own: that of a class it is made from is another method's
         paper=cls.paper if method else "",
         plugin=entry.plugin,
         version=entry.version,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.leaderboard.collect import Material, load
-from bilevelbench.leaderboard.links import Links
+from bilevelbench.leaderboard.links import NO_LINKS, Links
 from bilevelbench.leaderboard.pages import site_files
 
 #: Marks a folder as ours, to be replaced by the next build.
@@ -24,7 +24,7 @@ def build(
     tuned: Sequence[Path] = (),
     command: str = COMMAND,
     warn: Callable[[str], None] = lambda _: None,
-    links: Links = Links(),
+    links: Links = NO_LINKS,
 ) -> Path:
     """Read the folders, write the site, return its first page. The same results give the same bytes.
 
@@ -38,7 +38,7 @@ def build(
     return write_site(material, out, command, links)
 
 
-def write_site(material: Material, out: Path, command: str = COMMAND, links: Links = Links()) -> Path:
+def write_site(material: Material, out: Path, command: str = COMMAND, links: Links = NO_LINKS) -> Path:
     """Everything is written beside `out` and takes its name at the end: a site is whole or not there."""
     if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"{str(out)!r} exists and was not built by bilevelbench; choose another folder with -o")

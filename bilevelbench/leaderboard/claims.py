@@ -12,7 +12,7 @@ from bilevelbench.leaderboard.fragments import number_text
 from bilevelbench.leaderboard.names import paper_name
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.model.family import family_of
-from bilevelbench.report.analysis.rates import COLUMNS, RateRecord, RateTable, cells, name_of, notes
+from bilevelbench.report.analysis.rates import COLUMNS, RateRecord, RateTable, cells, notes
 from bilevelbench.report.figures.rates import claims_figure
 from bilevelbench.report.figures.style import figure_file
 from bilevelbench.report.text import formula

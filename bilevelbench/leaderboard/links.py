@@ -26,7 +26,9 @@ class Links:
         for option in ("repository", "address"):
             value = getattr(self, option)
             if value and not _ADDRESS.fullmatch(value):
-                raise InvalidInput(f"--{option} {value!r} is not an address of the web; give one as https://example.org/name")
+                raise InvalidInput(
+                    f"--{option} {value!r} is not an address of the web; give one as https://example.org/name"
+                )
         if ":" in self.docs and not _ADDRESS.fullmatch(self.docs):
             raise InvalidInput(f"--docs {self.docs!r} is neither an address nor a path; give docs/index.html, say")
 
@@ -38,6 +40,10 @@ class Links:
     @property
     def install(self) -> str:
         return f"pip install git+{self.repository}" if self.repository else "pip install ."
+
+
+#: Of a site that nobody has told its addresses.
+NO_LINKS = Links()
 
 
 def citation() -> str:

@@ -13,7 +13,7 @@ from bilevelbench.leaderboard.claims import KINDS, PICTURE, pictures, rate_table
 from bilevelbench.leaderboard.collect import MODES, Material
 from bilevelbench.leaderboard.data_files import download_list, downloads, figures, picture, scripts
 from bilevelbench.leaderboard.fragments import bands, duration, exact_text, number_text, polyline, times
-from bilevelbench.leaderboard.links import PAPER, Links, citation
+from bilevelbench.leaderboard.links import NO_LINKS, PAPER, Links, citation
 from bilevelbench.leaderboard.method_page import MethodPages
 from bilevelbench.leaderboard.problem_page import problem_page
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words, standing_words
@@ -32,7 +32,7 @@ from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 
 
-def site_files(material: Material, command: str, links: Links = Links()) -> dict[str, str | bytes]:
+def site_files(material: Material, command: str, links: Links = NO_LINKS) -> dict[str, str | bytes]:
     """All files of the site from its material."""
     site = Site(material, command, links)
     return {**_pages(site), **scripts(site), **downloads(site), **figures(site), **pictures(site)}

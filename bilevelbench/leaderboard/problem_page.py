@@ -58,8 +58,12 @@ def _table(site: Site, title: str, mode: str, setting: str, exact: pd.DataFrame)
 def _caption(people: pd.DataFrame, second: bool) -> str:
     """What the columns that are there mean."""
     if not any(column.startswith("cost to ") for column in people.columns):
-        return "Medians over trials at their ends, by the problem's own metrics: the norm of the hypergradient was not evaluated."
-    held = "the ε for which both conditions of second-order stationarity hold" if second else "the norm of the hypergradient"
+        return "Medians over trials, by the problem's own metrics at the end: the norm of the hypergradient was not evaluated."
+    held = (
+        "the ε for which both conditions of second-order stationarity hold"
+        if second
+        else "the norm of the hypergradient"
+    )
     said = (
         f"Medians over trials. Costs are oracle calls (samples where they are random) to an accuracy of {held}; "
         '"7 of 10" and "never" say how many trials got there'
@@ -88,9 +92,7 @@ def problem_answer(rows: pd.DataFrame, kinds: Mapping[str, Mapping[str, str]], u
     return f"No method reaches any of the accuracies in half of its trials; {least}."
 
 
-def _cheapest(
-    goal: str, there: pd.Series[float], count: int, kinds: Mapping[str, Mapping[str, str]], unit: str
-) -> str:
+def _cheapest(goal: str, there: pd.Series[float], count: int, kinds: Mapping[str, Mapping[str, str]], unit: str) -> str:
     least = there.iloc[0]
     first = _titles([str(m) for m in there.index[there == least]], kinds)
     if count == 1:

@@ -14,7 +14,7 @@ import pandas as pd
 from bilevelbench.leaderboard.boards import make_board
 from bilevelbench.leaderboard.collect import MODES, Material, method_facts, provenance
 from bilevelbench.leaderboard.fragments import median_hvp_ratio
-from bilevelbench.leaderboard.links import Links
+from bilevelbench.leaderboard.links import NO_LINKS, Links
 from bilevelbench.leaderboard.names import paper_facts, paper_name
 from bilevelbench.leaderboard.settings import SETTINGS, of_setting, settings_of_trials
 from bilevelbench.model.family import family_of
@@ -30,7 +30,7 @@ from bilevelbench.untrusted import slug
 class Site:
     """The material of the site, worked out once for all pages."""
 
-    def __init__(self, material: Material, command: str, links: Links = Links()) -> None:
+    def __init__(self, material: Material, command: str, links: Links = NO_LINKS) -> None:
         self.material, self.command, self.links = material, command, links
         self.results = results = {mode: r for mode, r in material.results.items() if not r.runs.empty}
         self.runs = pd.concat(

@@ -63,6 +63,8 @@ def test_every_link_leads_to_a_file_and_an_id_of_the_site(site):
         for tag, attribute, value in html.attributes:
             if attribute not in ("href", "src") or value == "data:,":
                 continue
+            if tag == "a" and value.startswith("https://"):  # where a reader may go; nothing is fetched from there
+                continue
             file, _, anchor = value.partition("#")
             target = (site / name).parent / file if file else site / name
             assert target.is_file(), (name, tag, value)
@@ -74,6 +76,7 @@ def test_nothing_points_outside(site):
     for path in site.rglob("*"):
         if path.suffix in (".html", ".css", ".js"):
             text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+            text = re.sub(r'<a [^>]*href="https://[^"]*"|<pre class="bibtex.*?</pre>', "", text, flags=re.DOTALL)
             assert not re.search(r"(?:https?:)?//[a-z0-9-]+\.[a-z]", text), path
             assert "@import" not in text
             assert "url(" not in text

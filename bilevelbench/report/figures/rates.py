@@ -93,9 +93,7 @@ def _length(column: Sequence[tuple[str, Sequence[RateRecord]]]) -> int:
     return sum(len(rows) + 4 for _, rows in column)
 
 
-def _draw_claims(
-    axes: Axes, title: str, rows: Sequence[RateRecord], style: Mapping[str, style_figures.Look]
-) -> None:
+def _draw_claims(axes: Axes, title: str, rows: Sequence[RateRecord], style: Mapping[str, style_figures.Look]) -> None:
     for place, row in enumerate(rows):
         look = style[name_of(row)]
         color = look["color"]
