@@ -77,9 +77,9 @@ UNREADABLE = """() => {
   const say = (node, what) => out.push(JSON.stringify(node.textContent.trim().slice(0, 60)) + what);
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-    const parent = node.parentElement, style = getComputedStyle(parent);
+    const parent = node.parentElement;
     const unseen = parent.closest('.visually-hidden, noscript, option, select, .skip');
-    if (!node.textContent.trim() || style.visibility === 'hidden' || unseen) continue;
+    if (!node.textContent.trim() || !parent.checkVisibility({ visibilityProperty: true }) || unseen) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
     const svg = parent.closest('svg'), clips = svg && getComputedStyle(svg).overflow !== 'visible';

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ PICTURE, KINDS = "figures/claims", ("svg", "png", "pdf")
 
 #: Where the scale of a strip begins and ends, in percent of its width.
 _START, _END = 3.0, 88.0
+#: The room that a number takes on a narrow screen.
+_NUMBER = 12.0
 
 
 def rate_tables(site: Site) -> list[dict[str, Any]]:
@@ -66,9 +68,11 @@ def _rate_table(site: Site, table: RateTable) -> dict[str, Any]:
 
     shown = [rate_row(site, row) for row in rows]
     for cell, row in zip(shown, rows, strict=True):
+        columns = {"claim": "claimed", "expected": "target", "dot": "log_free", "low": "low_free", "high": "high_free",
+                   "calls": "measured"}  # fmt: skip
+        marks = {mark: place(row[column]) for mark, column in columns.items()}
         cell["mark"] = {
-            "claim": place(row["claimed"]), "expected": place(row["target"]), "dot": place(row["log_free"]),
-            "low": place(row["low_free"]), "high": place(row["high_free"]), "calls": place(row["measured"]),
+            **marks, "beside": beside(marks["dot"], marks.values()),
             "number": "" if row["log_free"] is None else f"{row['log_free']:.2f}",
         }  # fmt: skip
     step = 1 if top <= 8 else 2
@@ -78,6 +82,14 @@ def _rate_table(site: Site, table: RateTable) -> dict[str, Any]:
         "ticks": [(place(float(v)), v) for v in range(0, int(top) + 1, step)],
         "over": " or ".join(sorted({"1/ε" if r["over"] == "eps" else formula(r["over"]) for r in rows})),
     }  # fmt: skip
+
+
+def beside(dot: float | None, marks: Iterable[float | None]) -> float | None:
+    """Behind which mark the number of a dot has room: the dot itself, or the last of those that stand close behind it."""
+    for mark in sorted(mark for mark in marks if mark is not None):
+        if dot is not None and dot < mark < dot + _NUMBER:
+            dot = mark
+    return dot
 
 
 #: The box of a rate plot: its size, and where its axes are; the numbers at the left are up to nine characters wide.

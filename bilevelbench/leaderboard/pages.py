@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
@@ -22,7 +23,8 @@ from bilevelbench.model.family import FAMILIES
 from bilevelbench.report.analysis.answer import answer
 from bilevelbench.report.analysis.moods import SIGNS, mood
 from bilevelbench.report.analysis.summary import ACCURACIES
-from bilevelbench.report.analysis.verdict_rows import verdict_rows
+from bilevelbench.report.analysis.verdict_rows import VerdictRow, verdict_rows
+from bilevelbench.report.analysis.verdicts import ExperimentOutcome
 from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
 from bilevelbench.report.figures.style import svg
 from bilevelbench.report.page_environment import content_policy, page_environment
@@ -177,12 +179,17 @@ def _board_text(site: Site, one: Board, part: Results) -> str:
 def _experiments(site: Site) -> list[dict[str, Any]]:
     return [
         {
-            "title": printable(one.figure.title), "claim": printable(one.figure.claim), "rows": verdict_rows(one),
+            "title": printable(one.figure.title), "claim": printable(one.figure.claim), "groups": _by_claim(one),
             "tuning": one.tuning, "id": f"experiment-{n}", "picture": picture(n),
-            "drawing": Markup(svg(experiment_figure(one), f"x{n}-")),
+            "drawing": Markup(svg(experiment_figure(one, heading=False), f"x{n}-")),
         }
         for n, one in enumerate(site.material.experiments)
     ]  # fmt: skip
+
+
+def _by_claim(one: ExperimentOutcome) -> list[tuple[str, list[VerdictRow]]]:
+    """The rows of each claim, which come one after the other."""
+    return [(claim, list(rows)) for claim, rows in groupby(verdict_rows(one), key=lambda row: row.claim)]
 
 
 def _environment() -> Environment:

@@ -111,7 +111,7 @@ def _without(there: pd.Series[float], rows: pd.DataFrame, kinds: Mapping[str, Ma
         return []
     mine = there[[m for m in there.index if m in set(free)]]
     if mine.empty:
-        return ["No method without second derivatives gets there."]
+        return ["In the median no method without second derivatives gets there."]
     times = f"{number(mine.iloc[0] / there.iloc[0])} times as many" if there.iloc[0] > 0 else f"{number(mine.iloc[0])}"
     return [f"Cheapest without second derivatives: {_titles([str(mine.index[0])], kinds)}, {times}."]
 

@@ -69,15 +69,19 @@ class Site:
 
         Taken before numbers are rounded for a page: the last digits of phi are where methods differ.
         """
-        where = self.runs.set_index("trial_id")["title"]
+        where = dict(zip(self.runs["trial_id"], self.runs["title"], strict=True))
         sound = set(self.runs.loc[~reached.failed(self.runs), "trial_id"])
-        curves = [r.curve.loc[r.curve["trial_id"].isin(sound), ["trial_id", "phi"]] for r in self.results.values()]
-        seen = pd.concat(curves) if curves else pd.DataFrame({"trial_id": [], "phi": []})
-        finite = seen[np.isfinite(seen["phi"].to_numpy(dtype=float))]
-        least = finite.groupby(finite["trial_id"].map(where))["phi"].min()
+        least: dict[str, float] = {}
+        for one in self.results.values():
+            seen = one.curve[one.curve["trial_id"].isin(sound) & np.isfinite(one.curve["phi"].astype(float))]
+            for trial, phi in seen.groupby("trial_id")["phi"].min().items():
+                least[where[str(trial)]] = min(phi, least.get(where[str(trial)], np.inf))
+        base = {trial: least.get(title, np.nan) for trial, title in where.items()}
         return {
-            mode: replace(r, curve=r.curve.assign(phi=r.curve["phi"] - r.curve["trial_id"].map(where).map(least)))
-            for mode, r in self.results.items()
+            mode: replace(
+                one, curve=one.curve.assign(phi=one.curve["phi"] - one.curve["trial_id"].map(base).astype(float))
+            )
+            for mode, one in self.results.items()
         }
 
     def _kinds(self) -> dict[str, dict[str, str]]:

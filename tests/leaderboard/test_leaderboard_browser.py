@@ -18,13 +18,13 @@ from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results, materi
 
 from bilevelbench.leaderboard.build import write_site
 from bilevelbench.leaderboard.collect import Material
-from bilevelbench.leaderboard.fragments import slug
 from bilevelbench.leaderboard.serve import server
 from bilevelbench.leaderboard.settings import of_setting, settings_of_trials
 from bilevelbench.report.analysis.ranking import board, costs
 from bilevelbench.report.analysis.summary import ACCURACIES, titled
 from bilevelbench.report.text import printable
 from bilevelbench.results.tables import load_results
+from bilevelbench.untrusted import slug
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 ARGUMENTS = (

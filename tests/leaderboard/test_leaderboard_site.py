@@ -20,7 +20,7 @@ from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.build import MARK, build, write_site
 from bilevelbench.leaderboard.collect import Material, combine, load, read_facts
-from bilevelbench.leaderboard.fragments import script_json, slug
+from bilevelbench.leaderboard.fragments import script_json
 from bilevelbench.leaderboard.serve import server
 from bilevelbench.leaderboard.settings import settings_of_trials
 from bilevelbench.report.analysis.ranking import board
@@ -29,6 +29,7 @@ from bilevelbench.report.analysis.summary import titled
 from bilevelbench.report.text import printable
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.results.store import Store
+from bilevelbench.untrusted import slug
 
 pytestmark = pytest.mark.whole
 

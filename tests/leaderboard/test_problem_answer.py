@@ -52,7 +52,7 @@ def test_who_is_alone_is_not_the_cheapest():
     one = problem_answer(rows(b=(1.0, 7.0, 0.0), a=(1.0, math.inf, 0.05)), KINDS, "calls")
     assert one == (
         "Cheapest to accuracy 0.01: B, 7 calls; no other of 2 methods gets there in the median. "
-        "No method without second derivatives gets there."
+        "In the median no method without second derivatives gets there."
     )
 
 

@@ -27,17 +27,18 @@ class VerdictRow:
 
 
 def verdict_rows(outcome: ExperimentOutcome) -> list[VerdictRow]:
-    """One for each claim on each problem, in the order of the figure."""
+    """One for each claim on each problem, in the order of the figure; a problem has the name of its panel, if it has one."""
     planned = outcome.experiment.trials
+    names = {printable(p.problem): printable(p.title) for p in outcome.figure.panel if p.problem and p.title}
     rows = []
     for problem in dict.fromkeys(trial.problem for trial in planned):
         mine = tuple(trial for trial in planned if trial.problem == problem)
         part = Experiment(figure=outcome.figure, trials=mine)
         for check, verdict in zip(outcome.figure.check, judge(part, outcome.results), strict=True):
             ends = _ends(check, part, outcome)
-            rows.append((outcome.figure.check.index(check), VerdictRow(
-                verdict.claim, problem, *_sides(check, ends), _seeds(check, ends), verdict.word, verdict.reason,
-            )))  # fmt: skip
+            sides, name = _sides(check, ends), names.get(problem, problem)
+            row = VerdictRow(verdict.claim, name, *sides, _seeds(check, ends), verdict.word, verdict.reason)
+            rows.append((outcome.figure.check.index(check), row))
     return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
 
 
