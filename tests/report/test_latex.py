@@ -116,7 +116,7 @@ def test_tables_hold_the_numbers_of_the_csv():
     for line, (_, exact) in zip(lines, files["rates.csv"].iterrows(), strict=True):
         cells = dict(zip(header, line, strict=True))
         assert cells["calls exponent"] == f"{exact['measured']:.2f} [{exact['low']:.2f}, {exact['high']:.2f}]"
-        assert cells["calls at"] == f"{number(exact['calls_at_reference'])} at eps {exact['reference']:.3g}"
+        assert cells["calls at"] == f"{number(exact['calls_at_reference'])} at $\\varepsilon$ {exact['reference']:.3g}"
         assert cells["HVPs"] == number(exact["hvps_at_reference"])
         assert cells["verdict"] == exact["verdict"]
 
