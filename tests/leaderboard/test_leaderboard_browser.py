@@ -404,7 +404,7 @@ def test_nothing_overflows_on_any_page(watch, site, width, scheme):
         seen += 1
         name = f"{path.relative_to(site)}-{width}-{scheme}.png".replace("/", "-")
         page.screenshot(path=str(SCREENSHOTS / name), full_page=True)
-    assert seen == 5 + len(METHODS) + 4
+    assert seen == 6 + len(METHODS) + 4
 
 
 def test_print_shows_the_board_without_controls(watch, site):

@@ -60,7 +60,7 @@ def unfolded(page):
     return page
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [KINDS[-1], *(pytest.param(name, marks=pytest.mark.slow) for name in KINDS[:-1])])
 def test_axe_finds_nothing_on_a_kind_of_page(site, browser, name):
     page = opened(browser, site / f"{name}.html")
     assert violations(unfolded(page), axe_source(), STRICT) == []
@@ -91,9 +91,13 @@ def test_no_words_are_cut_or_lie_on_others_on_the_published_pages(official, brow
     assert {name: what for name, what in found.items() if what} == {}
 
 
-@pytest.mark.parametrize("width", [390, 1920])
-def test_no_words_are_cut_or_lie_on_others(site, browser, width):
-    for name in KINDS:
+@pytest.mark.parametrize(
+    ("width", "names"),
+    [(390, ("index", "problem/bowl")), *(pytest.param(w, KINDS, marks=pytest.mark.slow) for w in (390, 1920))],
+    ids=["some", "phone", "wide"],
+)
+def test_no_words_are_cut_or_lie_on_others(site, browser, width, names):
+    for name in names:
         page = unfolded(opened(browser, site / f"{name}.html", width))
         assert page.evaluate(UNREADABLE) == [], name
         page.close()
@@ -145,6 +149,7 @@ def test_a_preview_has_an_address_and_the_figure_three_kinds(site, browser):
         assert (site / "figures" / f"claims.{kind}").read_bytes().startswith(start)
 
 
+@pytest.mark.slow
 def test_figures_take_the_colours_of_the_page_in_the_dark(browser, tmp_path):
     """A colour with a meaning is the page's: `var()` in an attribute of an inline drawing."""
     data = make_results({"gd": (3, 0, 1.0), "newton": (1, 2, 1.3)}, {"bowl": {}}, seeds=3)
@@ -163,6 +168,7 @@ def test_figures_take_the_colours_of_the_page_in_the_dark(browser, tmp_path):
     assert "rgb(86, 180, 233)" in colours["dark"] - colours["light"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["m" * 200, "\u202etxet tfel-ot-thgir", "שיטה", "<b>bold</b>", "a b " * 50],

@@ -26,7 +26,8 @@ def final_metrics(results: Results, title: str) -> pd.DataFrame:
     curve = results.curve.merge(sound[["trial_id", "method"]], on="trial_id")
     names = [name for name in curve.columns if name not in {*CURVE, *_NOT_METRICS, "method"}]
     medians = curve.groupby(["method", "trial_id"], sort=False)[names].last().groupby("method").median()
-    return medians.loc[:, np.isfinite(medians.to_numpy(dtype=float)).all(0)]
+    known: pd.DataFrame = medians.loc[:, np.isfinite(medians.to_numpy(dtype=float)).all(0)]
+    return known
 
 
 def with_metrics(results: Results, exact: pd.DataFrame, people: pd.DataFrame) -> pd.DataFrame:
@@ -50,4 +51,5 @@ def with_metrics(results: Results, exact: pd.DataFrame, people: pd.DataFrame) ->
 
 def _trials(results: Results, exact: pd.DataFrame) -> pd.Series[str]:
     runs = titled(results.runs)
-    return runs.loc[runs["title"] == exact["problem"].iloc[0], "trial_id"]
+    trials: pd.Series[str] = runs.loc[runs["title"] == exact["problem"].iloc[0], "trial_id"]
+    return trials
