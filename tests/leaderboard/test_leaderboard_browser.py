@@ -358,7 +358,7 @@ def test_the_curves_obey_their_controls(watch, site):
     assert drawn() != first
     page.uncheck("#y-log")
     page.select_option("#y-axis", "g_y")
-    assert "|g_y|" in labels()
+    assert "norm of the lower gradient, |∇g|" in labels()
     page.locator("#none").click()
     assert drawn() == []
     assert "Choose at least one method" in page.locator("#chart").text_content()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
+from leaderboard_data import make_results
 
+from bilevelbench.leaderboard.collect import Material
 from bilevelbench.leaderboard.problem_page import chosen_curves, problem_answer
+from bilevelbench.leaderboard.site import Site
 
 KINDS = {
     name: {"title": name.upper(), "oracle": oracle}
@@ -83,3 +87,20 @@ def test_curves_are_the_best_of_each_family_and_no_twins():
     twins = table.copy()
     twins.loc[1, twins.columns[1:]] = 0  # m1 took the way of m0
     assert chosen_curves(twins, families) == ["m0", "m2", "m3", "m4", "m6"]
+
+
+def test_phi_is_drawn_above_the_best_of_a_sound_trial_on_its_problem():
+    """Not of one that diverged, however low it was, nor of another problem; and before digits are rounded away."""
+    results = make_results(
+        {"gd": (3, 0, 1.0), "slow": (3, 0, 0.3), "lost": (2, 0, -1.0)}, {"bowl": {}, "valley": {}}, seeds=2
+    )
+    lost = results.runs.loc[results.runs["status"] == "diverged", "trial_id"]
+    far = results.curve["phi"].where(~results.curve["trial_id"].isin(lost), -1e9) + 1e6
+    shifted = replace(results, curve=results.curve.assign(phi=far))
+    drawn = Site(Material({"default": shifted}), "make page").drawn()["default"].curve
+    titles = dict(zip(results.runs["trial_id"], results.runs["problem"], strict=True))
+    sound = drawn[~drawn["trial_id"].isin(lost)]
+    least = sound.groupby(sound["trial_id"].map(titles))["phi"].min()
+    assert least.to_dict() == {"bowl": 0.0, "valley": 0.0}
+    assert (drawn.loc[drawn["trial_id"].isin(lost), "phi"] < 0).all()
+    assert shifted.curve["phi"].min() < -1e8  # the results themselves, and so the files to download, stay as they are
