@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SETTINGS := $(basename $(notdir $(wildcard leaderboard/suites/*.toml)))
 # Where its trials run, such as EXECUTION="--executor dask --scheduler tcp://192.0.2.1:8786".
 EXECUTION ?=
+# What the page links to, such as LINKS="--repository https://example.org/bilevelbench --docs docs/index.html".
+LINKS ?=
 # Results of others, as they sent them in.
 SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
 
@@ -73,11 +75,11 @@ leaderboard: install
 	for table in 1 2 3; do $(BIN)/bilevelbench rates --table $$table --quick -o build/leaderboard/official/rates$$table $(EXECUTION) \
 	  || exit 1; done
 	$(BIN)/bilevelbench leaderboard facts -o build/leaderboard/official/facts
-	$(BIN)/bilevelbench leaderboard build build/leaderboard/official/* $(SUBMITTED) -o build/site
+	$(BIN)/bilevelbench leaderboard build build/leaderboard/official/* $(SUBMITTED) -o build/site $(LINKS)
 
 # The page of the published results, without running anything.
 page: install
-	$(BIN)/bilevelbench leaderboard build leaderboard/results/official/* $(SUBMITTED) -o build/site
+	$(BIN)/bilevelbench leaderboard build leaderboard/results/official/* $(SUBMITTED) -o build/site $(LINKS)
 
 # The documentation, with every warning an error; beside the board, if that was built first (`make page docs`).
 docs: $(VENV)/.test

@@ -21,11 +21,18 @@ def build(
     folders: Annotated[list[Path], typer.Argument(help="Folders of results, of measured rates, or of both.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The site's folder; a site that is there is replaced.")],
     tuned: Annotated[list[Path] | None, typer.Option(help="Folders of the tuned board; repeatable.")] = None,
+    repository: Annotated[str, typer.Option(help="The address of the repository, to be linked.")] = "",
+    docs: Annotated[
+        str, typer.Option(help="The documentation, to be linked: an address, or a file beside the pages.")
+    ] = "",
+    address: Annotated[str, typer.Option(help="Where the site will be, for the picture that links to it show.")] = "",
 ) -> None:
     """Build a static site that needs no network: boards, complexity tables, a page for each problem and each method."""
     from bilevelbench.leaderboard.build import build as build_site
+    from bilevelbench.leaderboard.links import Links
 
-    typer.echo(f"page: {build_site(folders, out, tuned or [], warn=warn).resolve()}")
+    links = Links(repository, docs, address)
+    typer.echo(f"page: {build_site(folders, out, tuned or [], warn=warn, links=links).resolve()}")
 
 
 @leaderboard.command(epilog="Example: `bilevelbench leaderboard facts -o facts`")

@@ -63,6 +63,8 @@ class Facts:
 
     kind: str
     name: str
+    title: str
+    paper: str
     plugin: str
     version: str
     text: str
@@ -75,7 +77,14 @@ class Facts:
         return asdict(self)
 
     def as_text(self) -> str:
-        lines = [f"{self.name} ({self.kind}, from {self.plugin} {self.version})", "", self.text, "", "Parameters:"]
+        title = f"{self.title}, " if self.title else ""
+        lines = [
+            f"{self.name} ({title}{self.kind}, from {self.plugin} {self.version})",
+            "",
+            self.text,
+            "",
+            "Parameters:",
+        ]
         width = max((len(p["name"]) for p in self.parameters), default=0)
         lines += [f"  {p['name']:<{width}}  default {p['default']}  {p['what']}".rstrip() for p in self.parameters]
         if self.uses:
@@ -87,6 +96,7 @@ class Facts:
             lines += [f"  note: {claim['footnote']}"] if claim["footnote"] else []
         if self.references:
             lines += ["", "References:", *(f"  {reference}" for reference in self.references)]
+            lines += [f"  {self.paper}"] if self.paper else []
         return "\n".join(lines)
 
 
@@ -122,6 +132,10 @@ def describe(registry: Registry, name: str) -> Facts:
     return Facts(
         kind="method" if method else "problem",
         name=cls.name,
+        title=vars(cls).get("title", "")
+        if method
+        else "",  # its own: that of a class it is made from is another method's
+        paper=cls.paper if method else "",
         plugin=entry.plugin,
         version=entry.version,
         text=_text(cls),

@@ -48,6 +48,10 @@ def write_facts(registry: Registry, folder: Path) -> Path:
 def _method(registry: Registry, name: str) -> dict[str, Any]:
     said, cls = describe(registry, name), registry.algorithms[name].value
     return {
+        "title": said.title,
+        "paper": said.paper,
+        "references": said.references,
+        "source": cls.__module__.replace(".", "/") + ".py",
         "family": cls.family,
         "oracle": "gradient" if cls.first_order() else "HVP",
         "text": said.text,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.leaderboard.collect import Material, load
+from bilevelbench.leaderboard.links import NO_LINKS, Links
 from bilevelbench.leaderboard.pages import site_files
 
 #: Marks a folder as ours, to be replaced by the next build.
@@ -23,6 +24,7 @@ def build(
     tuned: Sequence[Path] = (),
     command: str = COMMAND,
     warn: Callable[[str], None] = lambda _: None,
+    links: Links = NO_LINKS,
 ) -> Path:
     """Read the folders, write the site, return its first page. The same results give the same bytes.
 
@@ -33,22 +35,22 @@ def build(
     material = load(folders, tuned)
     for note in material.notes:
         warn(note)
-    return write_site(material, out, command)
+    return write_site(material, out, command, links)
 
 
-def write_site(material: Material, out: Path, command: str = COMMAND) -> Path:
+def write_site(material: Material, out: Path, command: str = COMMAND, links: Links = NO_LINKS) -> Path:
     """Everything is written beside `out` and takes its name at the end: a site is whole or not there."""
     if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"{str(out)!r} exists and was not built by bilevelbench; choose another folder with -o")
-    pages = site_files(material, command)
+    pages = site_files(material, command, links)
     token = secrets.token_hex(6)
     new, old = (out.with_name(f".{out.resolve().name}-{token}-{what}") for what in ("new", "old"))
     try:
         new.mkdir(parents=True)
-        for name, text in {**pages, **_static()}.items():
+        for name, content in {**pages, **_static()}.items():
             path = new / name
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(text.encode("utf-8", "replace"))
+            path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
         if out.exists():
             out.rename(old)
         new.rename(out)

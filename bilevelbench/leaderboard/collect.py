@@ -39,6 +39,7 @@ OFFICIAL = "official"
 
 _METHOD_FACTS: dict[str, Any] = {
     "family": "", "oracle": "", "text": "", "parameters": [], "claims": [], "step_calls": "",
+    "title": "", "paper": "", "references": [], "source": "",
 }  # fmt: skip
 _PROBLEM_FACTS: dict[str, Any] = {"text": "", "parameters": [], "constants": []}
 _CLAIM: dict[str, Any] = {

@@ -24,8 +24,9 @@ def scripts(site: Site) -> dict[str, str]:
         "looks": {**site.looks, **{label: site.looks[first] for label, first in labels.items()}},
     }
     out = {"data/board.js": f"{head}board = {script_json(data)};\n"}
+    drawn = site.drawn()
     for title in site.titles:
-        curves = boards.curves(site.runs[site.runs["title"] == title], site.results, site.looks)
+        curves = boards.curves(site.runs[site.runs["title"] == title], drawn, site.looks)
         out[f"data/problem-{slug(title)}.js"] = f"{head}curves = {script_json(curves)};\n"
     return out
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from bilevelbench.leaderboard.claims import rate_plot, rate_row
 from bilevelbench.leaderboard.collect import MODES, readable_parameters
-from bilevelbench.leaderboard.fragments import grouped, rate_plot, rate_row
+from bilevelbench.leaderboard.fragments import grouped
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.summary import ACCURACIES, cost_text
@@ -59,7 +60,7 @@ class MethodPages:
                     for text in self._params[key]
                 ]
         rates = [
-            {**rate_row(row), "title": table.title, "plot": rate_plot(row)}
+            {**rate_row(site, row), "title": table.title, "plot": rate_plot(row)}
             for table in site.material.rates
             for row in table.rows
             if row["method"] == kind["algorithm"] and method not in site.material.foreign
@@ -68,5 +69,5 @@ class MethodPages:
             "method": method, "kind": kind, "fact": site.fact(method, kind["algorithm"]),
             "results": results, "params": params, "rates": rates, "standing": self._standing.get(method, []),
             "failures": self._failures.get(method, []), "environments": self._environments.get(method, []),
-            "plugin": ", ".join(sorted(self._plugins[method])),
+            "plugin": ", ".join(sorted(self._plugins[method])), "source": site.links.source(kind["source"]),
         }  # fmt: skip

@@ -6,11 +6,14 @@ beside it as `f2ba (acme 1.0)`, or as `f2ba (their folder)` if they claim to be 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from bilevelbench.report.analysis.summary import titled
+from bilevelbench.report.text import printable
 
 
 class _Owner(NamedTuple):
@@ -64,6 +67,24 @@ class Names:
             if self._methods.setdefault(choice, owner) == owner:
                 return choice
         return f"{told[:-1]}, {owner.algorithm}, {owner.folder})"
+
+
+def paper_name(method: str, algorithm: str, title: str) -> str:
+    """A method under the name that its paper gives it: `F²BA`, or `F²BA[lam=10]`; a label of its own stays."""
+    rest = method.removeprefix(algorithm)
+    return f"{title}{rest}" if title and method == algorithm + rest and rest[:1] in ("", "[", " ", ",") else method
+
+
+def paper_facts(fact: Mapping[str, Any]) -> dict[str, str]:
+    """Year, address and reference of the paper of a method, as far as they are known; an address is one of the web."""
+    cited = [printable(reference) for reference in fact["references"]]
+    years = [found[0] for reference in cited[:1] if (found := re.search(r"\d{4}$", reference))]
+    paper = str(fact["paper"])
+    return {
+        "year": years[0] if years else "",
+        "paper": paper if re.fullmatch(r"https://[\w./-]+", paper) else "",
+        "reference": cited[0] if cited else "",
+    }
 
 
 _KEYS = {"plugin", "plugin_version", "algorithm", "label", "problem", "problem_plugin", "problem_params"}

@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.boards import Board
+from bilevelbench.leaderboard.claims import KINDS, PICTURE, pictures, rate_tables
 from bilevelbench.leaderboard.collect import MODES, Material
 from bilevelbench.leaderboard.data_files import download_list, downloads, figures, picture, scripts
-from bilevelbench.leaderboard.fragments import exact_text, number_text, polyline, rate_table, times
+from bilevelbench.leaderboard.fragments import duration, exact_text, number_text, polyline, times
 from bilevelbench.leaderboard.heat_map import heat_map, running_time_tables, win_matrix
+from bilevelbench.leaderboard.links import NO_LINKS, PAPER, Links, citation
 from bilevelbench.leaderboard.method_page import MethodPages
 from bilevelbench.leaderboard.problem_page import problem_page
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words, standing_words
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.model.family import FAMILIES
 from bilevelbench.report.analysis.answer import answer
+from bilevelbench.report.analysis.moods import SIGNS, mood
 from bilevelbench.report.analysis.ranking import power, uncounted_words
 from bilevelbench.report.analysis.summary import ACCURACIES, TARGETS
-from bilevelbench.report.figures.experiment import CAPTION
+from bilevelbench.report.analysis.verdict_rows import VerdictRow, verdict_rows
+from bilevelbench.report.analysis.verdicts import ExperimentOutcome
+from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
+from bilevelbench.report.figures.style import svg
 from bilevelbench.report.page_environment import content_policy, page_environment
-from bilevelbench.report.text import printable, superscripts
+from bilevelbench.report.text import formula, printable, superscripts
 from bilevelbench.results import reached
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 
 
-def site_files(material: Material, command: str) -> dict[str, str]:
+def site_files(material: Material, command: str, links: Links = NO_LINKS) -> dict[str, str | bytes]:
     """All files of the site from its material."""
-    site = Site(material, command)
-    return {**_pages(site), **scripts(site), **downloads(site), **figures(site)}
+    site = Site(material, command, links)
+    return {**_pages(site), **scripts(site), **downloads(site), **figures(site), **pictures(site)}
 
 
 def _pages(site: Site) -> dict[str, str]:
-    jinja, shared = _environment(), _shared(site)
+    jinja, shared, links = _environment(), _shared(site), site.links
 
     def render(template: str, root: str = "", **values: Any) -> str:
         return jinja.get_template(template).render(root=root, page=template, **shared, **values)
 
-    rates = [rate_table(table) for table in site.material.rates]
+    rates = rate_tables(site)
     pages = {
         "index.html": render("index.html", boards=[_board(site, b) for b in site.boards], modes=MODES, rates=rates,
                              settings_names={key: s.name for key, s in SETTINGS.items()}, titles=site.titles,
                              problem_settings={t: site.kind_of(t) for t in site.titles},
                              measured=site.material.facts.get("hvp_ratio", {})),
-        "tables.html": render("tables.html", rates=rates),
+        "tables.html": render("tables.html", rates=rates, measured_kappa=any(
+            row["over"] == "kappa" for table in site.material.rates for row in table.rows)),
         "experiments.html": render("experiments.html", caption=CAPTION, experiments=_experiments(site)),
+        "use.html": render("use.html", install=links.install, repository=links.repository, citation=citation(),
+                           hours=duration(_seconds(site))),
         "counting.html": render("counting.html", statuses=list(Status), failed=[status for status in Status if status.failed],
                                 weights=[f"{w:g}" for w in boards.WEIGHTS]),
         "data.html": render("data.html", environments=site.environments, downloads=download_list(site),
@@ -75,6 +86,7 @@ def _shared(site: Site) -> dict[str, Any]:
             ("experiments.html", "The paper's experiments"),
             ("counting.html", "How it is counted"),
             ("data.html", "Data"),
+            ("use.html", "Run, submit, cite"),
         ],
         "lead": _lead(site),
         # `file:` for a site that is opened from a folder, whose files not every browser takes for the page's own
@@ -88,7 +100,26 @@ def _shared(site: Site) -> dict[str, Any]:
         "ratio": site.ratio,
         "accuracies": [f"{eps:g}" for eps in ACCURACIES],
         "targets": superscripts(f"{len(TARGETS)} accuracies from {power(TARGETS[0])} to {power(TARGETS[-1])}"),
+        **_outside(site),
     }
+
+
+def _outside(site: Site) -> dict[str, Any]:
+    """Where the pages lead to, and the picture that stands for them elsewhere: an address, where the site has one."""
+    links, files = site.links, [f"{PICTURE}.{kind}" for kind in KINDS] if site.measured else []
+    known = ((links.repository, "Repository"), (PAPER, "The paper"), (links.docs, "Documentation"))
+    preview = f"{PICTURE}.png" if files else ""
+    return {
+        "outside": [(address, text) for address, text in known if address],
+        "claim_files": files,
+        "preview": f"{links.address.rstrip('/')}/{preview}" if links.address and preview else preview,
+    }
+
+
+def _seconds(site: Site) -> float:
+    """What the trials took, pack by pack, as far as their records say."""
+    records = [record for results in site.results.values() for record in results.records]
+    return sum(float(record.get("total_seconds") or 0.0) for record in records)
 
 
 def _lead(site: Site) -> dict[str, Any]:
@@ -168,11 +199,17 @@ def _board_text(site: Site, one: Board, part: Results) -> str:
 def _experiments(site: Site) -> list[dict[str, Any]]:
     return [
         {
-            "title": printable(one.figure.title), "claim": printable(one.figure.claim), "verdicts": one.verdicts,
+            "title": printable(one.figure.title), "claim": printable(one.figure.claim), "groups": _by_claim(one),
             "tuning": one.tuning, "id": f"experiment-{n}", "picture": picture(n),
+            "drawing": Markup(svg(experiment_figure(one, heading=False), f"x{n}-")),
         }
         for n, one in enumerate(site.material.experiments)
     ]  # fmt: skip
+
+
+def _by_claim(one: ExperimentOutcome) -> list[tuple[str, list[VerdictRow]]]:
+    """The rows of each claim, which come one after the other."""
+    return [(claim, list(rows)) for claim, rows in groupby(verdict_rows(one), key=lambda row: row.claim)]
 
 
 def _environment() -> Environment:
@@ -182,4 +219,7 @@ def _environment() -> Environment:
     environment.filters["number"] = number_text
     environment.filters["exact"] = exact_text
     environment.filters["times"] = times
+    environment.filters["formula"] = formula
+    environment.filters["mood"] = mood
+    environment.filters["sign"] = lambda feeling: SIGNS[feeling]
     return environment

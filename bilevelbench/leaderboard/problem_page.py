@@ -1,46 +1,142 @@
-"""The page of a problem: a table for each board that it is on, its curves and what failed on it."""
+"""The page of a problem: its result in a sentence, its curves, a table for each board that it is on, and what failed on it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import pandas as pd
 
 from bilevelbench.leaderboard.collect import MODES, problem_facts
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
+from bilevelbench.report.analysis.metrics import with_metrics
 from bilevelbench.report.analysis.summary import exact_rows, readable, span
+from bilevelbench.report.text import number
 from bilevelbench.untrusted import slug
+
+#: So many curves a problem's page starts with, if it has them: the best of each family, and the next best.
+_CURVES = 5
+#: Methods whose medians of all these are equal took the same way.
+_WAY = ("best_grad_phi", "phi", "first_order", "second_order", "cost")
 
 
 def problem_page(site: Site, title: str) -> dict[str, Any]:
     name = str(site.runs.loc[site.runs["title"] == title, "problem"].iloc[0])
-    fact = problem_facts(site.material.facts, name)
-    tables = []
-    for (mode, setting), table in site.tables.items():
-        exact = table[table["problem"] == title]
-        if exact.empty:
-            continue
-        people = readable(exact).drop(columns="problem")
-        rows = [
-            {"cells": cells, **site.again(site.trials(mode, setting, title, method))}
-            for method, cells in zip(exact["method"], exact_rows(exact, people), strict=True)
-        ]
-        several = f"{SETTINGS[setting].name}, " if len(site.settings[title]) > 1 else ""
-        measure = {"|grad phi|": "eps of both conditions"} if setting == "second-order" else {}
-        columns = [(c, measure.get(c, c)) for c in people.columns]
-        uncertified = people.isin(["not certified"]).to_numpy().any()
-        tables.append({"name": several + MODES[mode], "setting": setting, "columns": columns, "rows": rows,
-                       "uncertified": uncertified,
-                       "start": span(exact["low_start"].min(), exact["high_start"].max())})  # fmt: skip
-    ranked = _ranked(site, title)
+    tables = [
+        _table(site, title, mode, setting, table[table["problem"] == title])
+        for (mode, setting), table in site.tables.items()
+        if (table["problem"] == title).any()
+    ]
     return {
-        "title": title, "name": name, "fact": fact, "setting": site.kind_of(title), "tables": tables,
-        "script": f"data/problem-{slug(title)}.js", "csv": f"csv/curve-{slug(title)}.csv", "chosen": ranked[:6],
+        "title": title, "name": name, "fact": problem_facts(site.material.facts, name),
+        "setting": site.kind_of(title), "tables": tables,
+        "script": f"data/problem-{slug(title)}.js", "csv": f"csv/curve-{slug(title)}.csv",
+        "chosen": chosen_curves(_first_table(site, title), {m: k["family"] for m, k in site.kinds.items()}),
         "failures": [row for row in site.failures if row["title"] == title],
         "hvp": site.material.facts.get("hvp_ratio", {}).get(name),
     }  # fmt: skip
 
 
-def _ranked(site: Site, title: str) -> list[str]:
-    """Methods on the problem, best first: those that the figure starts with."""
+def _table(site: Site, title: str, mode: str, setting: str, exact: pd.DataFrame) -> dict[str, Any]:
+    people = with_metrics(site.parts[mode, setting], exact, readable(exact).drop(columns="problem"))
+    rows = [
+        {"cells": cells, **site.again(site.trials(mode, setting, title, method))}
+        for method, cells in zip(exact["method"], exact_rows(exact, people), strict=True)
+    ]
+    several = f"{SETTINGS[setting].name}, " if len(site.settings[title]) > 1 else ""
+    second = setting == "second-order"
+    shown = {"|grad phi|": "ε of both conditions" if second else "smallest |∇φ|"}
+    start = span(exact["low_start"].min(), exact["high_start"].max())
+    unit = "calls" if setting in ("deterministic", "second-order") else "samples"
+    return {
+        "name": several + MODES[mode], "columns": [(c, shown.get(c, c)) for c in people.columns], "rows": rows,
+        "answer": problem_answer(exact, site.kinds, unit, second), "caption": _caption(people, second, start),
+    }  # fmt: skip
+
+
+def _caption(people: pd.DataFrame, second: bool, start: str) -> str:
+    """What the columns that are there mean."""
+    if not any(column.startswith("cost to ") for column in people.columns):
+        return "Medians over trials, by the problem's own metrics at the end: the norm of the hypergradient was not evaluated."
+    held = (
+        "the ε for which both conditions of second-order stationarity hold"
+        if second
+        else "the norm of the hypergradient"
+    )
+    said = (
+        f"Medians over trials. Costs are oracle calls (samples where they are random) to a share of {held} at the start, {start} "
+        "here; "
+        '"7 of 10" and "never" say how many trials got there'
+    )
+    if people.isin(["not certified"]).to_numpy().any():
+        said += ', "not certified" that it cannot be told, since the problem does not bound the error of the norm'
+    return said + "."
+
+
+def problem_answer(rows: pd.DataFrame, kinds: Mapping[str, Mapping[str, str]], unit: str, second: bool = False) -> str:
+    """Who gets furthest for the least, as sentences that hold for these rows of a summary, one for each method."""
+    what = "ε" if second else "|∇φ|"
+    for column in reversed([c for c in rows.columns if c.startswith("cost_to_")]):
+        cost = rows.set_index("method")[column]
+        there = cost[cost < math.inf].sort_values(kind="stable")
+        if len(there):
+            goal = f"relative accuracy {column.removeprefix('cost_to_')}"
+            return " ".join([_cheapest(goal, there, len(rows), kinds, unit), *_without(there, rows, kinds)])
+    smallest = rows.loc[rows["best_grad_phi"] < math.inf].sort_values("best_grad_phi", kind="stable")
+    if smallest.empty:
+        return "No trial has a norm of the hypergradient that counts."
+    best = smallest.iloc[0]
+    least = f"the smallest {what}, {number(best['best_grad_phi'])}, is that of {_titles([best['method']], kinds)}"
+    if (rows["uncertified"] == rows["trials"] - rows["failed"]).all() and (rows["uncertified"] > 0).any():
+        return f"No accuracy counts as reached, since the problem does not bound the error of the norm; {least}."
+    return f"No method reaches any of the accuracies in half of its trials; {least}."
+
+
+def _cheapest(goal: str, there: pd.Series[float], count: int, kinds: Mapping[str, Mapping[str, str]], unit: str) -> str:
+    least = there.iloc[0]
+    first = _titles([str(m) for m in there.index[there == least]], kinds)
+    if count == 1:
+        return f"{first} alone was run here; it reaches {goal} after {number(least)} {unit}."
+    said = f"Cheapest to {goal}: {first}, {number(least)} {unit}"
+    if len(there) == 1:
+        return f"{said}; no other of {count} methods gets there in the median."
+    return f"{said}; {'all' if len(there) == count else len(there)} of {count} methods get there in the median."
+
+
+def _without(there: pd.Series[float], rows: pd.DataFrame, kinds: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The best without second derivatives, where the best has some; nothing where all methods are of one kind."""
+    free = [m for m in rows["method"] if kinds[m]["oracle"] == "gradient"]
+    winners = [m for m in there.index if there[m] == there.iloc[0]]
+    if not free or len(free) == len(rows) or set(winners) & set(free):
+        return []
+    mine = there[[m for m in there.index if m in set(free)]]
+    if mine.empty:
+        return ["In the median no method without second derivatives gets there."]
+    times = f"{number(mine.iloc[0] / there.iloc[0])} times as many" if there.iloc[0] > 0 else f"{number(mine.iloc[0])}"
+    return [f"Cheapest without second derivatives: {_titles([str(mine.index[0])], kinds)}, {times}."]
+
+
+def _titles(methods: Sequence[str], kinds: Mapping[str, Mapping[str, str]]) -> str:
+    names = [kinds[m]["title"] for m in methods]
+    shown = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} others"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _first_table(site: Site, title: str) -> pd.DataFrame:
+    """Methods on the problem, best first."""
     table = next(t for t in site.tables.values() if (t["problem"] == title).any())
-    return list(table.loc[table["problem"] == title, "method"])
+    return table[table["problem"] == title]
+
+
+def chosen_curves(rows: pd.DataFrame, family_of: Mapping[str, str]) -> list[str]:
+    """The best of each family, then the next best, and never two that took the same way; `rows` have the best first."""
+    ways: dict[tuple[float, ...], str] = {}
+    for row in rows.to_dict("records"):
+        ways.setdefault(tuple(row[name] for name in _WAY), str(row["method"]))
+    methods = list(ways.values())
+    firsts = list({family_of[m]: m for m in reversed(methods)}.values())
+    others = [m for m in methods if m not in firsts]
+    wanted = {*firsts, *others[: max(0, _CURVES - len(firsts))]}
+    return [m for m in methods if m in wanted]

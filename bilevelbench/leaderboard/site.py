@@ -5,18 +5,23 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bilevelbench.leaderboard.boards import make_board
 from bilevelbench.leaderboard.collect import MODES, Material, method_facts, provenance
 from bilevelbench.leaderboard.fragments import median_hvp_ratio
+from bilevelbench.leaderboard.links import NO_LINKS, Links
+from bilevelbench.leaderboard.names import paper_facts, paper_name
 from bilevelbench.leaderboard.settings import SETTINGS, of_setting, settings_of_trials
 from bilevelbench.model.family import family_of
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.summary import summary, titled
 from bilevelbench.report.text import printable
+from bilevelbench.results import reached
 from bilevelbench.results.schema import Results, runs_frame
 from bilevelbench.results.verified import mark
 from bilevelbench.untrusted import slug
@@ -25,8 +30,8 @@ from bilevelbench.untrusted import slug
 class Site:
     """The material of the site, worked out once for all pages."""
 
-    def __init__(self, material: Material, command: str) -> None:
-        self.material, self.command = material, command
+    def __init__(self, material: Material, command: str, links: Links = NO_LINKS) -> None:
+        self.material, self.command, self.links = material, command, links
         self.results = results = {mode: r for mode, r in material.results.items() if not r.runs.empty}
         self.runs = pd.concat(
             [
@@ -60,8 +65,28 @@ class Site:
         self.failures = self._failures()
         self.environments = self._environments()
 
+    def drawn(self) -> dict[str, Results]:
+        """The results for figures: phi is there its distance from the smallest phi of a sound trial on the problem.
+
+        Taken before numbers are rounded for a page: the last digits of phi are where methods differ.
+        """
+        where = dict(zip(self.runs["trial_id"], self.runs["title"], strict=True))
+        sound = set(self.runs.loc[~reached.failed(self.runs), "trial_id"])
+        least: dict[str, float] = {}
+        for one in self.results.values():
+            seen = one.curve[one.curve["trial_id"].isin(sound) & np.isfinite(one.curve["phi"].astype(float))]
+            for trial, phi in seen.groupby("trial_id")["phi"].min().items():
+                least[where[str(trial)]] = min(phi, least.get(where[str(trial)], np.inf))
+        base = {trial: least.get(title, np.nan) for trial, title in where.items()}
+        return {
+            mode: replace(
+                one, curve=one.curve.assign(phi=one.curve["phi"] - one.curve["trial_id"].map(base).astype(float))
+            )
+            for mode, one in self.results.items()
+        }
+
     def _kinds(self) -> dict[str, dict[str, str]]:
-        """Family and oracle kind of each method: as declared, else as the meter saw it."""
+        """Family, oracle kind and paper of each method: as declared, or the oracle as the meter saw it."""
         out = {}
         for method, group in self.runs.groupby("method"):
             algorithm = str(group["algorithm"].iloc[0])
@@ -75,12 +100,20 @@ class Site:
                 "declared": "yes" if oracle in ("gradient", "HVP") else "",
                 "family": family_of(family),
                 "family_name": family or "not declared",
+                "title": printable(paper_name(str(method), algorithm, str(fact["title"]))),
+                "source": str(fact["source"]),
+                **paper_facts(fact),
             }
         return out
 
     def fact(self, method: str, algorithm: str) -> dict[str, Any]:
         """What the plugin says of a method; blanks for a stranger that has the name of one that is described."""
         return method_facts({} if method in self.material.foreign else self.material.facts, algorithm)
+
+    @property
+    def measured(self) -> bool:
+        """Whether there are measured rates to show."""
+        return any(table.rows for table in self.material.rates)
 
     def trials(self, mode: str, setting: str, title: str, method: str) -> list[str]:
         """The trials behind a row of a table, by id."""
@@ -98,7 +131,10 @@ class Site:
         out = {}
         for method in self.methods:
             family = self.kinds[method]["family"]
-            out[method] = {"family": family, "dash": count[family] % 4, "marker": count[family] % 5}
+            out[method] = {
+                "family": family, "dash": count[family] % 4, "marker": count[family] % 5,
+                "title": self.kinds[method]["title"],
+            }  # fmt: skip
             count[family] += 1
         return out
 

@@ -49,6 +49,8 @@ class Algorithm(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""  # as its paper writes it; a method that is made from another one has its own
+    paper: ClassVar[str] = ""  # the address of its paper
     uses: ClassVar[frozenset[str]]
     family: ClassVar[Family] = "other"
     lanes: ClassVar[bool] = True

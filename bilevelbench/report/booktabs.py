@@ -9,6 +9,7 @@ import pandas as pd
 
 from bilevelbench.report.text import WORDS, printable
 
+_SIGNS = r"\varepsilon \kappa \ell \varphi \lambda \rho \nabla"
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -22,6 +23,10 @@ _SPECIAL = {
     "–": r"\textendash{}",
     "∞": r"$\infty$",
     "…": r"\dots{}",
+    "·": r"\textperiodcentered{}",
+    "ₓ": r"\textsubscript{x}",
+    **{c: rf"${name}$" for c, name in zip("εκℓφλρ∇", _SIGNS.split(), strict=True)},
+    **{c: rf"\textsuperscript{{{n}}}" for n, c in zip("0123456789-+", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", strict=True)},
     **{c: rf"\{c}" for c in "&%$#_{}"},
 }
 

@@ -27,17 +27,30 @@ def number(value: float, digits: int = 2) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+_SIGNS = {"eps": "ε", "kappa": "κ", "ell": "ℓ", "phi": "φ", "lam": "λ", "rho": "ρ", "dx": "dₓ"}
+_RAISED = str.maketrans("-.0123456789", "⁻·⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def raised(text: str) -> str:
+    """A number as a power."""
+    return text.translate(_RAISED)
+
+
+def formula(text: str) -> str:
+    """`ell^3 eps^-1.5` as ℓ³ ε⁻¹·⁵: words for signs and powers of numbers, and everything else as it is."""
+    named = re.sub(r"\bgrad phi\b", "∇φ", text)
+    named = re.sub(r"\b[a-z]+\b", lambda word: _SIGNS.get(word[0], word[0]), named)
+    return re.sub(r"\^(-?\d+(?:\.\d+)?)", lambda power: raised(power[1]), named)
+
+
 def interval_end(value: float) -> str:
     """An end of an interval."""
     return "∞" if value == math.inf else number(value)
 
 
-_RAISED = str.maketrans("-.0123456789", "⁻·⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
 def superscripts(text: str) -> str:
     """10⁻²·⁵ for 10^-2.5, for pages."""
-    return re.sub(r"\b10\^(-?[0-9.]*[0-9])", lambda found: "10" + found[1].translate(_RAISED), text)
+    return re.sub(r"\b10\^(-?[0-9.]*[0-9])", lambda found: "10" + raised(found[1]), text)
 
 
 #: Columns of words, which start at the left.
@@ -52,5 +65,7 @@ WORDS = (
     "range",
     "figure",
     "claim",
+    "ours",
+    "theirs",
     "by",
 )

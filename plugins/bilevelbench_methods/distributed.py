@@ -33,6 +33,7 @@ from bilevelbench_methods.penalty.pf2ba import PF2BA
 
 class DistF2BA(Distributed, F2BA):
     name = "dist_f2ba"
+    title = "F²BA over agents"
 
 
 class DistF2BSA(Distributed, F2BSA):
@@ -42,6 +43,7 @@ class DistF2BSA(Distributed, F2BSA):
     """
 
     name = "dist_f2bsa"
+    title = "F²BSA over agents"
 
 
 class DistPF2BA(Distributed, PF2BA):
@@ -51,6 +53,7 @@ class DistPF2BA(Distributed, PF2BA):
     """
 
     name = "dist_pf2ba"
+    title = "PF²BA over agents"
 
 
 class DistAccF2BA(Distributed, AccF2BA):
@@ -60,6 +63,7 @@ class DistAccF2BA(Distributed, AccF2BA):
     """
 
     name = "dist_acc_f2ba"
+    title = "AccF²BA over agents"
 
 
 class DistF2SA(Distributed, F2SA):
@@ -69,6 +73,7 @@ class DistF2SA(Distributed, F2SA):
     """
 
     name = "dist_f2sa"
+    title = "F²SA over agents"
 
 
 class DistPBGD(Distributed, PBGD):
@@ -78,6 +83,7 @@ class DistPBGD(Distributed, PBGD):
     """
 
     name = "dist_pbgd"
+    title = "V-PBGD over agents"
 
 
 class DistBOME(Distributed, BOME):
@@ -88,6 +94,7 @@ class DistBOME(Distributed, BOME):
     """
 
     name = "dist_bome"
+    title = "BOME over agents"
 
 
 class DistAID(Distributed, AID):
@@ -98,6 +105,7 @@ class DistAID(Distributed, AID):
     """
 
     name = "dist_aid"
+    title = "AID over agents"
 
 
 class DistAIDLocal(Distributed, AID):
@@ -111,6 +119,7 @@ class DistAIDLocal(Distributed, AID):
     """
 
     name = "dist_aid_local"
+    title = "AID over agents, own systems"
 
     solver: Literal["richardson", "neumann"] = "richardson"
     """linear solver of each agent"""

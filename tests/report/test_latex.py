@@ -65,7 +65,12 @@ def compiled(text, tmp_path):
 
 def report():
     trials = [
-        {"label": label, "seed": s, "problem": p, "curve": [(3 * s + 1, 2, 0.5), (1234 * (s + 1) + n, 40, 0.004 * (s + 1))]}
+        {
+            "label": label,
+            "seed": s,
+            "problem": p,
+            "curve": [(3 * s + 1, 2, 0.5), (1234 * (s + 1) + n, 40, 0.004 * (s + 1))],
+        }
         for p in ("quadratic", NASTY[0])
         for n, label in enumerate(("plain", *NASTY))
         for s in range(3)
@@ -116,7 +121,7 @@ def test_tables_hold_the_numbers_of_the_csv():
     for line, (_, exact) in zip(lines, files["rates.csv"].iterrows(), strict=True):
         cells = dict(zip(header, line, strict=True))
         assert cells["calls exponent"] == f"{exact['measured']:.2f} [{exact['low']:.2f}, {exact['high']:.2f}]"
-        assert cells["calls at"] == f"{number(exact['calls_at_reference'])} at eps {exact['reference']:.3g}"
+        assert cells["calls at"] == f"{number(exact['calls_at_reference'])} at $\\varepsilon$ {exact['reference']:.3g}"
         assert cells["HVPs"] == number(exact["hvps_at_reference"])
         assert cells["verdict"] == exact["verdict"]
 

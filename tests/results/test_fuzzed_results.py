@@ -13,7 +13,9 @@ from fuzzing import EXAMPLES, mutated_bytes, mutated_json, survives, values
 from hypothesis import strategies as st
 from test_possible import HONEST, POINTS
 
-from bilevelbench.leaderboard.fragments import rate_table
+from bilevelbench.leaderboard.claims import rate_tables
+from bilevelbench.leaderboard.collect import Material
+from bilevelbench.leaderboard.site import Site
 from bilevelbench.report import formats
 from bilevelbench.report.analysis import rates, tuning, verdicts
 from bilevelbench.report.analysis.rates import read_rates
@@ -198,7 +200,7 @@ def test_tables(examples, published, tmp_path):
 def show_rates(path, results):
     table = read_rates(path)
     rates.markdown(table.title, table.rows)
-    rate_table(table)
+    rate_tables(Site(Material({}, [table]), "make page"))
 
 
 def show_tuning(path, results):

@@ -7,19 +7,16 @@ Needs MkDocs (extra `docs`), a browser and, for axe, npm or `build/axe.min.js`. 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tarfile
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from browsing import axe_source, chromium, violations
 
 ROOT = Path(__file__).parents[2]
-AXE = ROOT / "build" / "axe.min.js"
-AXE_PACKAGE = "axe-core@4.14.0"
 #: One page of each main kind: prose, reference, catalogue, recommendation.
 KINDS = ("index.html", "reference/methods.html", "catalogue/methods/f2ba.html", "which-method.html")
 
@@ -28,12 +25,6 @@ pytestmark = [
     pytest.mark.whole,
     pytest.mark.filterwarnings("default::ResourceWarning", "default::DeprecationWarning"),
 ]
-
-
-def missing(reason: str) -> None:
-    if os.environ.get("BILEVELBENCH_REQUIRE_BROWSER") == "1":
-        pytest.fail(f"the tests of the site have to run (BILEVELBENCH_REQUIRE_BROWSER=1), but {reason}")
-    pytest.skip(f"not run: {reason}")
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +83,8 @@ def test_no_link_is_broken_and_nothing_comes_from_the_network(site):
 
 @pytest.fixture(scope="module")
 def browser():
-    path = os.environ.get("BILEVELBENCH_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        missing("there is no chromium; install Debian's: apt-get install chromium")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        arguments = [
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-        ]
-        chromium = playwright.chromium.launch(executable_path=path, args=arguments)
-        yield chromium
-        chromium.close()
+    with chromium() as one:
+        yield one
 
 
 def test_no_page_is_wider_than_the_screen(site, browser):
@@ -124,33 +103,13 @@ def test_no_page_is_wider_than_the_screen(site, browser):
     assert failures == []
 
 
-@pytest.fixture(scope="module")
-def axe() -> str:
-    if not AXE.is_file():
-        npm = shutil.which("npm")
-        if npm is None:
-            missing(f"there is no npm to fetch axe with; put axe.min.js into {AXE.parent}")
-        AXE.parent.mkdir(exist_ok=True)
-        done = subprocess.run([npm, "pack", AXE_PACKAGE], cwd=AXE.parent, capture_output=True, text=True, timeout=300)
-        if done.returncode:
-            missing(f"npm could not fetch axe: {done.stderr[-300:]}")
-        with tarfile.open(AXE.parent / done.stdout.strip().splitlines()[-1]) as archive:
-            member = archive.extractfile("package/axe.min.js")
-            assert member is not None
-            AXE.write_bytes(member.read())
-    return AXE.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", KINDS)
-def test_axe_finds_nothing(site, browser, axe, name, scheme):
+def test_axe_finds_nothing(site, browser, name, scheme):
     page = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 900})
     page.goto((site / name).as_uri())
     page.wait_for_timeout(500)
-    page.evaluate(axe)
-    found = page.evaluate(
-        "axe.run().then(done => done.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 200))]))"
-    )
+    found = violations(page, axe_source())
     page.close()
     assert found == []
 

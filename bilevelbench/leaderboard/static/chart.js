@@ -42,7 +42,10 @@
 
   function label(value) {
     const size = Math.abs(value);
-    if (size !== 0 && (size >= 1e5 || size < 1e-2)) return value.toExponential(0).replace("e+", "e");
+    if (size !== 0 && (size >= 1e5 || size < 1e-2)) {
+      const parts = Number(value.toPrecision(2)).toExponential().split("e");
+      return (parts[0] === "1" ? "" : parts[0] + "·") + B.power(Number(parts[1]));
+    }
     return Number(value.toPrecision(4)).toLocaleString("en-US", { maximumFractionDigits: 6 });
   }
 

@@ -3,12 +3,18 @@
 (function () {
   const B = window.BILEVELBENCH;
   const data = B.curves;
-  const NAMES = { grad_phi: "|grad phi|", phi: "phi", g_y: "|g_y|" };
+  const NAMES = { grad_phi: "norm of the hypergradient, |∇φ|", phi: "φ above the best that was seen", g_y: "norm of the lower gradient, |∇g|" };
+  const shown = (measure) => NAMES[measure] || measure.replace(/_/g, " ");
   const AXES = { cost: "oracle calls (samples)", first: "gradient calls", weighted: "weighted calls (samples)", step: "steps", seconds: "seconds" };
 
   function positions(trial, axis, w) {
     // `cost` and `second` count samples, as the board does, and `cost` holds a second-order one once already
     return axis === "weighted" ? trial.x.cost.map((c, i) => c + (w - 1) * trial.x.second[i]) : trial.x[axis];
+  }
+
+  // A method under the name of its paper, with what tells it apart from itself, such as that it is tuned.
+  function titleOf(method) {
+    return method.name.endsWith(" (tuned)") ? method.look.title + " (tuned)" : method.look.title;
   }
 
   function quantile(sorted, q) {
@@ -51,7 +57,7 @@
     }
     controls.hidden = false;
     get("methods").hidden = false;
-    data.measures.forEach((m) => yAxis.appendChild(B.element("option", { value: m }, NAMES[m] || m)));
+    data.measures.forEach((m) => yAxis.appendChild(B.element("option", { value: m }, shown(m))));
     if (!data.methods.some((m) => m.trials.some((t) => t.timed))) {
       const option = xAxis.querySelector('[value="seconds"]');
       option.disabled = true;
@@ -62,7 +68,7 @@
       const label = B.element("label", {}), input = B.element("input", { type: "checkbox", value: String(n) });
       label.appendChild(input);
       label.appendChild(B.swatch(method.look));
-      label.appendChild(B.element("span", {}, method.name));
+      label.appendChild(B.element("span", {}, titleOf(method)));
       list.appendChild(label);
       return input;
     });
@@ -73,7 +79,7 @@
       pick(xAxis, state.get("x") || "cost");
       pick(yAxis, state.get("y") || data.measures[0]);
       get("x-log").checked = state.get("xlog") !== "0";
-      get("y-log").checked = state.has("ylog") ? state.get("ylog") !== "0" : yAxis.value !== "phi";
+      get("y-log").checked = state.get("ylog") !== "0";
       get("band").checked = state.get("band") !== "0";
       const price = Number(state.get("w") || 1);
       w.value = price >= 0.5 && price <= 10 ? price : 1;
@@ -87,7 +93,7 @@
       put("x", xAxis.value, "cost");
       put("y", yAxis.value, data.measures[0]);
       put("xlog", get("x-log").checked ? "1" : "0", "1");
-      put("ylog", get("y-log").checked ? "1" : "0", yAxis.value === "phi" ? "0" : "1");
+      put("ylog", get("y-log").checked ? "1" : "0", "1");
       put("band", get("band").checked ? "1" : "0", "1");
       put("w", xAxis.value === "weighted" ? String(Number(w.value)) : "1", "1");
       const names = data.methods.filter((_, n) => boxes[n].checked).map((m) => m.name);
@@ -100,8 +106,8 @@
     function draw() {
       get("w-label").hidden = xAxis.value !== "weighted";
       const price = Math.min(Math.max(Number(w.value) || 1, 0.5), 10);
-      const series = data.methods.filter((_, n) => boxes[n].checked).map((m) => ({ name: m.name, look: m.look, points: B.summarise(m.trials, xAxis.value, yAxis.value, price) }));
-      const yName = NAMES[yAxis.value] || yAxis.value, readout = get("readout");
+      const series = data.methods.filter((_, n) => boxes[n].checked).map((m) => ({ name: titleOf(m), look: m.look, points: B.summarise(m.trials, xAxis.value, yAxis.value, price) }));
+      const yName = shown(yAxis.value), readout = get("readout");
       B.chart(box, {
         series: series, xlog: get("x-log").checked, ylog: get("y-log").checked, band: get("band").checked, xlabel: AXES[xAxis.value], ylabel: yName,
         alt: yName + " against " + AXES[xAxis.value] + " on " + box.dataset.name + ", " + series.length + " methods; the numbers are in the table below",
@@ -113,7 +119,6 @@
     controls.addEventListener("submit", (event) => event.preventDefault());
     controls.addEventListener("input", (event) => {
       if (event.target === get("link")) return;
-      if (event.target === yAxis) get("y-log").checked = yAxis.value !== "phi";
       draw(); write();
     });
     list.addEventListener("input", () => { draw(); write(); });

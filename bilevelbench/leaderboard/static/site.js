@@ -17,6 +17,11 @@
     return value.toExponential(1).replace("e+", "e");
   };
 
+  // 10⁻³: a power of ten as it is written by hand.
+  B.power = function (exponent) {
+    return "10" + String(exponent).replace(/[-0-9]/g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
+  };
+
   B.element = function (name, attributes, text) {
     const node = document.createElement(name);
     for (const key of Object.keys(attributes || {})) node.setAttribute(key, attributes[key]);
@@ -108,7 +113,7 @@
 
   // A button that copies a command, or selects it where there is no clipboard, as in a page that was opened as a file.
   function copyable(code) {
-    const button = B.element("button", { type: "button", "aria-label": "copy: " + code.textContent }, "copy");
+    const button = B.element("button", { type: "button", "aria-label": "copy: " + code.textContent.trim().split("\n")[0] }, "copy");
     code.after(" ", button);
     button.addEventListener("click", () => {
       getSelection().selectAllChildren(code);
@@ -118,7 +123,7 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelectorAll("table.sortable").forEach(sortable);
-    document.querySelectorAll("code.again").forEach(copyable);
+    document.querySelectorAll("code.again, pre.again").forEach(copyable);
     sortFromState();
   });
   window.addEventListener("hashchange", sortFromState);

@@ -15,7 +15,7 @@ from bilevelbench.errors import StoreError
 from bilevelbench.report.analysis.fit import OUTSIDE, compared
 from bilevelbench.report.analysis.predict import SetBy, asymptotic
 from bilevelbench.report.pipe_table import pipe_table
-from bilevelbench.report.text import number, printable
+from bilevelbench.report.text import formula, number, printable
 from bilevelbench.untrusted import NUMBER, NUMBER_OR_NONE, TEXT, UNSHOWABLE, Refused, read_json, wrong_kind
 
 RateRecord = dict[str, Any]
@@ -146,14 +146,13 @@ def find_rates(folder: Path) -> tuple[list[RateTable], list[str]]:
 
 
 def claimed(row: RateRecord) -> str:
-    """`~dx^2 eps^-4`, as the paper prints it."""
+    """`Õ(dₓ² ε⁻⁴)`, as the paper prints it."""
     if row["claimed"] is None:
         return "–"
-    tilde = "~" if row["tilde"] else ""
     factor = f"{row['extra']} " if row["extra"] and row["over"] in ("eps", "kappa") else ""
     exponent = f"{row['claimed']:.3g}"
     power = f"eps^-{exponent}" if row["over"] == "eps" else f"{row['over']}^{exponent}"
-    return f"{tilde}{factor}{power}"
+    return f"{'Õ' if row['tilde'] else 'O'}({formula(factor + power)})"
 
 
 def interval(middle: float | None, low: float | None, high: float | None) -> str:
@@ -203,7 +202,7 @@ def _reach(row: RateRecord) -> str:
         return "–"
     if row["over"] == "eps":
         return f"{row['eps_max']:.3g} to {row['eps_min']:.3g}, {row['seeds']} seeds"
-    return f"{row['over']} {row['eps_min']:g} to {row['eps_max']:g}, {row['seeds']} seeds"
+    return f"{formula(row['over'])} {row['eps_min']:g} to {row['eps_max']:g}, {row['seeds']} seeds"
 
 
 def reference(row: RateRecord, rows: Sequence[RateRecord]) -> float | None:
@@ -255,7 +254,7 @@ def readable(rows: Sequence[RateRecord]) -> pd.DataFrame:
         line = dict(zip(COLUMNS, cells(row), strict=True))
         eps = reference(row, rows)
         calls = at_reference(row, eps)
-        line["calls at"] = "–" if np.isnan(calls) else f"{number(calls)} at {row['over']} {eps:.3g}"
+        line["calls at"] = "–" if np.isnan(calls) else f"{number(calls)} at {formula(row['over'])} {eps:.3g}"
         line["HVPs"] = number(_hvps(row, eps))
         out.append(line)
     order = [*COLUMNS[:-1], "calls at", "HVPs", "verdict"]

@@ -29,13 +29,14 @@ _LETTERS = 13
 _IN_A_ROW = 3
 
 
-def experiment_figure(outcome: ExperimentOutcome) -> Figure:
+def experiment_figure(outcome: ExperimentOutcome, heading: bool = True) -> Figure:
     """All panels of an experiment, three in a row; one without anything to draw says so.
 
-    Each method has a colour of its own: there are few of them, and often of one family.
+    A method has the colour of its family, as in every other figure; lines and markers tell those of a family apart.
+    Without a `heading` it stands on a page that says title and tuning itself.
     """
     runs = titled(outcome.results.runs)
-    style = style_figures.looks(list(runs["method"].unique()))
+    style = style_figures.looks(list(runs["method"].unique()), curves.families(outcome.results))
     curve = outcome.results.curve.merge(runs[["trial_id", "title", "method", "status"]], on="trial_id")
     panels = outcome.figure.panel
     with style_figures.settings():
@@ -51,11 +52,16 @@ def experiment_figure(outcome: ExperimentOutcome) -> Figure:
                 drawn = _draw(axes, panel, curve, style) | drawn
         if drawn:
             style_figures.legend(grid[0, -1], list(drawn.values()), list(drawn))
-        said = [printable(outcome.figure.title), *([f"Tuning: {outcome.tuning}"] if outcome.tuning else [])]
-        width = int(_LETTERS * figure.get_figwidth())
-        figure.suptitle("\n".join(textwrap.fill(line, width) for line in said), fontsize=9).set_parse_math(False)
+        if heading:
+            _head(figure, outcome)
         style_figures.despine(figure)
     return figure
+
+
+def _head(figure: Figure, outcome: ExperimentOutcome) -> None:
+    said = [printable(outcome.figure.title), *([f"Tuning: {outcome.tuning}"] if outcome.tuning else [])]
+    width = int(_LETTERS * figure.get_figwidth())
+    figure.suptitle("\n".join(textwrap.fill(line, width) for line in said), fontsize=9).set_parse_math(False)
 
 
 def _draw(axes: Axes, panel: Panel, curve: pd.DataFrame, style: dict[str, style_figures.Look]) -> dict[str, Line2D]:

@@ -21,16 +21,20 @@ from matplotlib.ticker import LogFormatter
 
 from bilevelbench.errors import StoreError
 from bilevelbench.model.family import Family, family_of
+from bilevelbench.report.analysis.moods import Mood
+from bilevelbench.report.text import raised
 
 #: Becomes `currentColor`: axes and words take the colour of the page, light or dark.
 INK = "#010203"
 
-#: One colour per family, from seaborn's "colorblind" palette.
+#: One colour per family, as on the site: dark enough for words, and apart for the colour-blind.
 COLOURS: dict[Family, str] = {
-    "penalty": "#0173b2", "implicit": "#de8f05", "unrolled": "#029e73", "zeroth-order": "#949494", "other": "#cc78bc",
+    "penalty": "#0072b2", "implicit": "#c75300", "unrolled": "#00815f", "zeroth-order": "#6b6b6b", "other": "#a84a80",
 }  # fmt: skip
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+#: Of words of verdicts, each of which has a sign too.
+VERDICTS: dict[Mood, str] = {"holds": "#00704f", "fails": "#b3261e", "open": "#5f6368"}
+
 _LINES, _MARKERS = ("-", "--", ":", "-."), "osD^vPX<>"
 
 #: So many lines of a figure have a colour and a name; more cannot be told apart, and a legend of hundreds is not read.
@@ -72,15 +76,24 @@ def despine(figure: Figure | SubFigure) -> None:
 
 
 def svg(figure: Figure, prefix: str = "") -> str:
-    """For a page: in its colours, with ids of its own, without the XML head, and without styles, which its policy forbids."""
+    """For a page: in its colours, with ids of its own, without the XML head, and without styles, which its policy forbids.
+
+    A colour with a meaning is `var(--penalty, #0072b2)`: the page may have another one in the dark.
+    """
 
     def adapt(tag: re.Match[str]) -> str:  # only inside of tags: a method's name stays as it is
-        own = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", tag[0].replace(INK, "currentColor"))
+        coloured = re.sub("#[0-9a-f]{6}", lambda colour: _MEANINGS.get(colour[0], colour[0]), tag[0])
+        own = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", coloured)
         return re.sub(r'\bstyle="([^"]*)"', lambda style: _attributes(style[1]), own)
 
     text = _svg(figure, transparent=True)
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text[text.index("<svg") :], count=1, flags=re.DOTALL)
     return re.sub(r"<[^<>]+>", adapt, text.replace("<svg ", '<svg stroke-linejoin="round" ', 1))
+
+
+_MEANINGS = {INK: "currentColor"} | {
+    colour: f"var(--{name}, {colour})" for name, colour in (*COLOURS.items(), *VERDICTS.items())
+}
 
 
 def _attributes(style: str) -> str:
@@ -105,7 +118,7 @@ def _write(figure: Figure, file: Any, **options: Any) -> None:
 
 def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("svg", "png")) -> list[Path]:
     """Write `stem`.svg and `stem`.png, or the kinds that are wanted; the same figure is the same file."""
-    made = {stem.with_name(f"{stem.name}.{kind}"): _file(figure, kind) for kind in kinds}
+    made = {stem.with_name(f"{stem.name}.{kind}"): figure_file(figure, kind) for kind in kinds}
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
         for path, content in made.items():
@@ -115,7 +128,8 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("svg", "png")) -> l
     return list(made)
 
 
-def _file(figure: Figure, kind: str) -> bytes:
+def figure_file(figure: Figure, kind: str) -> bytes:
+    """The bytes of a file: the same figure is the same file."""
     if kind == "svg":
         return svg_file(figure).encode()
     picture, undated = io.BytesIO(), {"metadata": {"CreationDate": None}} if kind == "pdf" else {}
@@ -171,7 +185,7 @@ class _Powers(LogFormatter):
         if not super().__call__(x, pos):  # it decides which ticks have a label
             return ""
         digit, _, power = f"{x:.0e}".partition("e")
-        return ("" if digit == "1" else f"{digit}·") + "10" + str(int(power)).translate(_RAISED)
+        return ("" if digit == "1" else f"{digit}·") + "10" + raised(str(int(power)))
 
 
 @contextmanager

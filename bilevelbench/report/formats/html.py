@@ -13,6 +13,7 @@ from markupsafe import Markup
 from bilevelbench.report.analysis.coinciding import merged
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.intervals import is_single, ranking
+from bilevelbench.report.analysis.metrics import with_metrics
 from bilevelbench.report.analysis.pictures import pictures
 from bilevelbench.report.analysis.ranking import costs, power, uncounted_words
 from bilevelbench.report.analysis.rates import RateTable, notes
@@ -31,6 +32,7 @@ from bilevelbench.report.analysis.summary import (
 )
 from bilevelbench.report.analysis.tuning import Tuning, remarks
 from bilevelbench.report.analysis.tuning import readable as readable_tuning
+from bilevelbench.report.analysis.verdict_rows import verdict_rows
 from bilevelbench.report.analysis.verdicts import ExperimentOutcome
 from bilevelbench.report.contents import Report
 from bilevelbench.report.figures.curves import convergence, families, profile_figure
@@ -123,7 +125,8 @@ def _experiment(one: ExperimentOutcome, n: int) -> dict[str, Any]:
     return {
         "title": printable(one.figure.title),
         "claim": printable(one.figure.claim),
-        "verdicts": one.verdicts,
+        "rows": (rows := verdict_rows(one)),
+        "cells": [[row.claim, row.problem, row.ours, row.theirs, row.seeds, row.word] for row in rows],
         "tuning": one.tuning,
         "figure": Markup(svg(experiment_figure(one), f"e{n}-")),
     }
@@ -158,7 +161,7 @@ def _rates(table: RateTable, n: int, results: Results) -> dict[str, Any]:
 
 def _section(results: Results, table: pd.DataFrame, title: str, n: int) -> dict[str, Any]:
     exact = table[table["problem"] == title]
-    people = readable(exact, spread=True).drop(columns="problem")
+    people = with_metrics(results, exact, readable(exact, spread=True).drop(columns="problem"))
     svg = convergence(results, title, prefix=f"f{n}-")
     return {
         "name": title,

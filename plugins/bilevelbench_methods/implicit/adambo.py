@@ -59,6 +59,8 @@ class State:
 
 class AdamBO(Series):
     name = "adambo"
+    title = "AdamBO"
+    paper = "https://arxiv.org/abs/2503.03908"
     claims: ClassVar[tuple[Claim, ...]] = (
         claimed(
             "full", 4, "Gong, Hao, Liu 2025", note="also where the smoothness of f grows with |grad phi|", tilde=True

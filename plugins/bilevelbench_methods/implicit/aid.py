@@ -36,6 +36,8 @@ Solver = Literal["cg", "richardson", "neumann"]
 
 class AID(Algorithm):
     name = "aid"
+    title = "AID"
+    paper = "https://arxiv.org/abs/2010.07962"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     tuned = {"eta_x": "upper_step", "a": "lower_step"}

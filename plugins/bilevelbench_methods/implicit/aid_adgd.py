@@ -40,6 +40,8 @@ class State(aid.State):
 
 class AIDAdGD(aid.AID):
     name = "aid_adgd"
+    title = "AID-AdGD"
+    paper = "https://arxiv.org/abs/1910.09529"
     claims = ()
     tuned = {"eta_x": "upper_step"}
 

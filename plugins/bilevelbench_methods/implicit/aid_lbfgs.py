@@ -24,6 +24,8 @@ from bilevelbench_methods.lower_search import lower_lbfgs
 
 class AIDLBFGS(AIDLS):
     name = "aid_lbfgs"
+    title = "AID-LBFGS"
+    paper = "https://arxiv.org/abs/2105.15183"
 
     memory: PositiveInt = 10
     """moves that L-BFGS remembers"""

@@ -30,6 +30,8 @@ from bilevelbench_methods.lower_search import lower_backtracking
 
 class AIDLS(Algorithm):
     name = "aid_ls"
+    title = "AID-LS"
+    paper = "https://arxiv.org/abs/2105.15183"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "value_g", "hvp_g_yy", "jvp_g_xy"})
     tuned = {"eta_x": "upper_step"}

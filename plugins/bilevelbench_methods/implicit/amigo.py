@@ -28,6 +28,8 @@ from bilevelbench_methods.implicit.single_loop import Decaying, FromZero, State,
 
 class AmIGO(Decaying, FromZero):
     name = "amigo"
+    title = "AmIGO"
+    paper = "https://arxiv.org/abs/2111.14580"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     reports = "random"
     claims: ClassVar[tuple[Claim, ...]] = (

@@ -36,6 +36,8 @@ class State:
 
 class BA(Algorithm):
     name = "ba"
+    title = "BA"
+    paper = "https://arxiv.org/abs/1802.02246"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     tuned = {"eta_x": "upper_step", "a": "lower_step"}

@@ -35,6 +35,8 @@ class State:
 
 class BSA(Approximation):
     name = "bsa"
+    title = "BSA"
+    paper = "https://arxiv.org/abs/1802.02246"
     claims = Approximation.claims_of(eps_exp=6, reference="Ghadimi, Wang 2018")
 
     n0: PerLane[PositiveInt] = 10

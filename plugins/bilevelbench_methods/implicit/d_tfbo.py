@@ -28,6 +28,8 @@ _MANY = 10_000  # steps of a loop that ends by its tolerance
 
 class DTFBO(TuningFree):
     name = "d_tfbo"
+    title = "D-TFBO"
+    paper = "https://arxiv.org/abs/2410.05140"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
 
     K: PerLane[PositiveInt] = 10

@@ -23,6 +23,8 @@ from bilevelbench_methods.implicit.srmba import SRMBA
 
 class FdeHBO(Differences, SRMBA):
     name = "fdehbo"
+    title = "FdeHBO"
+    paper = "https://arxiv.org/abs/2312.03807"
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             setting="full", oracle="gradient", eps_exp=3, tilde=True, mean_squared_smooth=True, source="other paper",

@@ -27,6 +27,8 @@ from bilevelbench_methods.implicit.single_loop import FromZero, State, Weighted,
 
 class FSLA(Weighted, FromZero):
     name = "fsla"
+    title = "FSLA"
+    paper = "https://arxiv.org/abs/2112.04660"
     uses = frozenset({"grad_f_x", "grad_f_y", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     reports = "random"
     claims: ClassVar[tuple[Claim, ...]] = (claimed("full", 4, "Li, Gu, Huang 2022", mean_squared_smooth=True),)

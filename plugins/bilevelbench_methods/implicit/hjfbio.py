@@ -21,6 +21,8 @@ from bilevelbench_methods.implicit.single_loop import State, Triple
 
 class HJFBiO(Differences):
     name = "hjfbio"
+    title = "HJFBiO"
+    paper = "https://arxiv.org/abs/2407.17823"
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             setting="deterministic", oracle="gradient", eps_exp=2, source="other paper", reference="Huang 2024",

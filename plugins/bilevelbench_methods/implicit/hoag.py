@@ -65,6 +65,8 @@ class State:
 
 class HOAG(Algorithm):
     name = "hoag"
+    title = "HOAG"
+    paper = "https://arxiv.org/abs/1602.02355"
     family = "implicit"
     uses = frozenset({"grad_f", "value_f", "grad_g_y", "value_g", "hvp_g_yy", "jvp_g_xy"})
 

@@ -46,6 +46,8 @@ class State:
 
 class LancBiO(Algorithm):
     name = "lancbio"
+    title = "LancBiO"
+    paper = "https://arxiv.org/abs/2404.03331"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     tuned = {"eta_x": "upper_step", "a": "lower_step"}

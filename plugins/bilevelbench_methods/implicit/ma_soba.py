@@ -27,6 +27,8 @@ from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple,
 
 class MASOBA(Weighted, Decreasing):
     name = "ma_soba"
+    title = "MA-SOBA"
+    paper = "https://arxiv.org/abs/2306.12067"
     reports = "random"
     claims: ClassVar[tuple[Claim, ...]] = (claimed("full", 4, "Chen, Xiao, Balasubramanian 2024"),)
 

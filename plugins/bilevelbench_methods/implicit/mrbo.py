@@ -49,6 +49,8 @@ class State:
 
 class MRBO(Weighted, Series):
     name = "mrbo"
+    title = "MRBO"
+    paper = "https://arxiv.org/abs/2106.04692"
     weight_power = 2
     claims: ClassVar[tuple[Claim, ...]] = (
         claimed("full", 3, "Yang, Ji, Liang 2021", tilde=True, mean_squared_smooth=True),

@@ -41,6 +41,8 @@ class State:
 
 class PAID(Perturbed):
     name = "paid"
+    title = "PAID"
+    paper = "https://arxiv.org/abs/2202.03684"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy", "mu", "L_g", "L_gy"})
     tuned = {"eta_x": "upper_step", "a": "lower_step"}

@@ -30,6 +30,8 @@ from bilevelbench_methods.restarted import Restarted, State
 
 class PRAHGD(Restarted):
     name = "prahgd"
+    title = "PRAHGD"
+    paper = "https://arxiv.org/abs/2307.00126"
     loop = "D_t"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy", "mu", "L_g", "L_gy", "L_f", "rho_g", "C_f"})
@@ -109,5 +111,7 @@ class RAHGD(PRAHGD):
     """For first-order stationarity; the presets are those of PRAHGD with r = 0."""
 
     name = "rahgd"
+    title = "RAHGD"
+    paper = "https://arxiv.org/abs/2307.00126"
     claims = ()
     perturbed = False

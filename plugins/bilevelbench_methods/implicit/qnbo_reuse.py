@@ -36,6 +36,8 @@ class State:
 
 class QNBOReuse(Algorithm):
     name = "qnbo_reuse"
+    title = "qNBO (reuse)"
+    paper = "https://arxiv.org/abs/2502.01076"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "jvp_g_xy"})
     tuned = {"eta_x": "upper_step", "a": "lower_step"}

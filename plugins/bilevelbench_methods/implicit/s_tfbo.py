@@ -25,6 +25,8 @@ from bilevelbench_methods.implicit.tuning_free import State, TuningFree, grown
 
 class STFBO(TuningFree):
     name = "s_tfbo"
+    title = "S-TFBO"
+    paper = "https://arxiv.org/abs/2410.05140"
     uses = frozenset(CALLS)
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(

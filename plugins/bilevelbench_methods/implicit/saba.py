@@ -42,6 +42,8 @@ from bilevelbench_methods.implicit.single_loop import (
 
 class SABA(SingleLoop):
     name = "saba"
+    title = "SABA"
+    paper = "https://arxiv.org/abs/2201.13409"
     finite_sum_only = True
     claims: ClassVar[tuple[Claim, ...]] = (
         claimed("finite_sum", 2, "Dagreou, Ablin, Vaiter, Moreau 2022", n_exp=2 / 3),

@@ -31,6 +31,8 @@ from bilevelbench_methods.implicit.single_loop import State, Triple, claimed, de
 
 class SLIP(MASOBA):
     name = "slip"
+    title = "SLIP"
+    paper = "https://arxiv.org/abs/2412.20017"
     claims: ClassVar[tuple[Claim, ...]] = (
         claimed(
             "full", 4, "Gong, Hao, Liu 2024", note="also where the smoothness of f grows with |grad phi|", tilde=True

@@ -24,6 +24,8 @@ from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple,
 
 class SOBA(Decreasing):
     name = "soba"
+    title = "SOBA"
+    paper = "https://arxiv.org/abs/2201.13409"
     reports = "random"
     claims: ClassVar[tuple[Claim, ...]] = (
         claimed(

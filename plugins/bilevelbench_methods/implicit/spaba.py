@@ -37,6 +37,8 @@ from bilevelbench_methods.implicit.single_loop import (
 
 class SPABA(Recursive):
     name = "spaba"
+    title = "SPABA"
+    paper = "https://arxiv.org/abs/2405.18777"
     claims: ClassVar[tuple[Claim, ...]] = (
         claimed("finite_sum", 2, "Chu, Xu, Yao, Zhang 2024", n_exp=1 / 2, mean_squared_smooth=True),
         claimed("full", 3, "Chu, Xu, Yao, Zhang 2024", mean_squared_smooth=True),

@@ -27,6 +27,8 @@ from bilevelbench_methods.implicit.single_loop import CALLS, Recursive, State, c
 
 class SRBA(Recursive):
     name = "srba"
+    title = "SRBA"
+    paper = "https://arxiv.org/abs/2302.08766"
     finite_sum_only = True
     claims: ClassVar[tuple[Claim, ...]] = (
         claimed("finite_sum", 2, "Dagreou, Moreau, Vaiter, Ablin 2024", n_exp=1 / 2),

@@ -25,6 +25,8 @@ from bilevelbench_methods.implicit.single_loop import Decreasing, State, Triple,
 
 class SRMBA(Weighted, Decreasing):
     name = "srmba"
+    title = "SRMBA"
+    paper = "https://arxiv.org/abs/2405.18777"
     reports = "random"
     weight_power = 2
     claims: ClassVar[tuple[Claim, ...]] = (

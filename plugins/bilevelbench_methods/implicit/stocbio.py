@@ -36,6 +36,8 @@ class State:
 
 class StocBiO(Algorithm):
     name = "stocbio"
+    title = "stocBiO"
+    paper = "https://arxiv.org/abs/2010.07962"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     tuned = {"eta_x": "upper_step", "a": "lower_step"}

@@ -32,6 +32,8 @@ from bilevelbench_methods.implicit.single_loop import claimed
 
 class SUSTAIN(MRBO):
     name = "sustain"
+    title = "SUSTAIN"
+    paper = "https://arxiv.org/abs/2102.07367"
     claims: ClassVar[tuple[Claim, ...]] = (
         claimed("full", 3, "Khanduri, Zeng, Hong, Wai, Wang, Yang 2021", tilde=True, mean_squared_smooth=True),
     )

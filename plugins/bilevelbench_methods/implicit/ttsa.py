@@ -34,6 +34,8 @@ class State:
 
 class TTSA(Approximation):
     name = "ttsa"
+    title = "TTSA"
+    paper = "https://arxiv.org/abs/2007.05170"
     claims = Approximation.claims_of(eps_exp=5, reference="Hong, Wai, Wang, Yang 2023")
 
     eta_power: NonNegativeFloat = 0.6

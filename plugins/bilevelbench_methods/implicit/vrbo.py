@@ -44,6 +44,8 @@ class State:
 
 class VRBO(Series):
     name = "vrbo"
+    title = "VRBO"
+    paper = "https://arxiv.org/abs/2106.04692"
     claims: ClassVar[tuple[Claim, ...]] = (
         claimed("full", 3, "Yang, Ji, Liang 2021", tilde=True, mean_squared_smooth=True),
     )

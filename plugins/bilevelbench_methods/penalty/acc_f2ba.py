@@ -32,6 +32,8 @@ from bilevelbench_methods.restarted import Restarted, State
 
 class AccF2BA(LowerPair, Restarted):
     name = "acc_f2ba"
+    title = "AccF²BA"
+    paper = "https://arxiv.org/abs/2306.14853"
     loop = "K_t"
     family = "penalty"
     uses = USES | {"mu", "L_g", "L_gy", "C_f"}

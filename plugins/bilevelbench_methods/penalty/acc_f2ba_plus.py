@@ -23,6 +23,8 @@ from bilevelbench_methods.penalty.acc_f2ba import AccF2BA
 
 class AccF2BAPlus(AccF2BA):
     name = "acc_f2ba_plus"
+    title = "AccF²BA⁺"
+    paper = "https://arxiv.org/abs/2511.22331"
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             setting="deterministic", oracle="gradient", eps_exp=1.75, tilde=True, source="other paper",

@@ -32,6 +32,8 @@ class State:
 
 class BOME(Algorithm):
     name = "bome"
+    title = "BOME"
+    paper = "https://arxiv.org/abs/2209.08709"
     family = "penalty"
     uses = frozenset({"grad_f", "grad_g", "grad_g_x", "grad_g_y", "value_g"})
     tuned = {"xi_x": "upper_step", "a": "lower_step"}

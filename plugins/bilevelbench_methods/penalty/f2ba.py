@@ -40,6 +40,8 @@ class State:
 
 class F2BA(LowerPair):
     name = "f2ba"
+    title = "F²BA"
+    paper = "https://arxiv.org/abs/2306.14853"
     family = "penalty"
     uses = USES | {"mu"}
     tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}

@@ -23,6 +23,8 @@ from bilevelbench_methods.penalty.f2ba import F2BA
 
 class F2BAPlus(F2BA):
     name = "f2ba_plus"
+    title = "F²BA⁺"
+    paper = "https://arxiv.org/abs/2511.22331"
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             setting="deterministic", oracle="gradient", eps_exp=2, tilde=True, kappa_exp=3.5, source="other paper",

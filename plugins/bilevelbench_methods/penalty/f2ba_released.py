@@ -6,6 +6,9 @@
 
 Then y - z = -(a/lam) sum of the K values of f_y, so d is f_x - a K J f_y up to O(1/lam): the inverse Hessian is replaced by
 a K times the identity, whatever lam is, and the limit is not stationary. Kept to show that.
+
+The script belongs to Chen, Ma, Zhang, "Near-Optimal Nonconvex-Strongly-Convex Bilevel Optimization with Fully First-Order
+Oracles", JMLR 2025.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ class State:
 
 class F2BAReleased(Algorithm):
     name = "f2ba_released"
+    title = "F²BA as released"
+    paper = "https://arxiv.org/abs/2306.14853"
     family = "penalty"
     uses = USES
     tuned = {"eta_x": "upper_step", "a": "lower_step", "lam": "penalty"}

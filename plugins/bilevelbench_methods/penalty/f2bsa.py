@@ -55,6 +55,8 @@ class State:
 
 class F2BSA(Algorithm):
     name = "f2bsa"
+    title = "F²BSA"
+    paper = "https://arxiv.org/abs/2306.14853"
     family = "penalty"
     uses = USES | _NEEDED
     tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}

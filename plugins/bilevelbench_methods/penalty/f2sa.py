@@ -40,6 +40,8 @@ class State:
 
 class F2SA(Algorithm):
     name = "f2sa"
+    title = "F²SA"
+    paper = "https://arxiv.org/abs/2301.10945"
     family = "penalty"
     uses = USES
     tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}

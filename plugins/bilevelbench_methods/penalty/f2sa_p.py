@@ -60,6 +60,8 @@ class State:
 
 class F2SAp(Algorithm):
     name = "f2sa_p"
+    title = "F²SA-p"
+    paper = "https://arxiv.org/abs/2509.02937"
     family = "penalty"
     uses = USES
     tuned = {"eta_x": "upper_step", "a": "lower_step", "lam": "penalty"}

@@ -56,6 +56,8 @@ _LOGS = "appendix; printed with one logarithm: kappa N M samples a step, of whic
 
 class F3BSA(Algorithm):
     name = "f3bsa"
+    title = "F³BSA"
+    paper = "https://arxiv.org/abs/2306.14853"
     family = "penalty"
     uses = USES | {"mu", "L_g", "C_f", "ell", "kappa", "sigma_f", "sigma_g"}
     tuned = {"eta_x": "upper_step", "lam": "penalty"}

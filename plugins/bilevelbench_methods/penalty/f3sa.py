@@ -52,6 +52,8 @@ class State:
 
 class F3SA(Algorithm):
     name = "f3sa"
+    title = "F³SA"
+    paper = "https://arxiv.org/abs/2301.10945"
     family = "penalty"
     uses = USES
     tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}

@@ -25,6 +25,8 @@ class State:
 
 class GPBGD(Algorithm):
     name = "g_pbgd"
+    title = "G-PBGD"
+    paper = "https://arxiv.org/abs/2302.05185"
     family = "penalty"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
     tuned = {"alpha": "upper_step", "gam": "penalty"}

@@ -38,6 +38,8 @@ class State:
 
 class MEHA(Algorithm):
     name = "meha"
+    title = "MEHA"
+    paper = "https://arxiv.org/abs/2405.09927"
     family = "penalty"
     uses = USES
     tuned = {"alpha": "upper_step", "beta": "lower_step", "eta": "lower_step", "c0": "penalty"}

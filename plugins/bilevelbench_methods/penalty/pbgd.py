@@ -34,6 +34,8 @@ class State:
 
 class PBGD(Algorithm):
     name = "pbgd"
+    title = "V-PBGD"
+    paper = "https://arxiv.org/abs/2302.05185"
     family = "penalty"
     uses = frozenset({"grad_f", "grad_g", "grad_g_x", "grad_g_y"})
     tuned = {"alpha": "upper_step", "b": "lower_step", "gam": "penalty"}

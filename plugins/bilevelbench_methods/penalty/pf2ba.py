@@ -43,6 +43,8 @@ class State:
 
 class PF2BA(Perturbed):
     name = "pf2ba"
+    title = "PF²BA"
+    paper = "https://arxiv.org/abs/2306.14853"
     family = "penalty"
     uses = USES | {"mu", "L_g", "L_gy"}
     tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}

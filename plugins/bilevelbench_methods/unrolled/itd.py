@@ -38,6 +38,8 @@ class State:
 
 class ITD(Algorithm):
     name = "itd"
+    title = "ITD"
+    paper = "https://arxiv.org/abs/2010.07962"
     family = "unrolled"
     uses = frozenset({"grad_f", "grad_g_y", "value_g", "hvp_g_yy", "jvp_g_xy"})
     tuned = {"eta_x": "upper_step", "a": "lower_step"}

@@ -22,6 +22,8 @@ from bilevelbench_methods.zeroth_order.directions import Directional, State, per
 
 class PZOBO(Directional):
     name = "pzobo"
+    title = "PZOBO"
+    paper = "https://arxiv.org/abs/2110.07004"
     claims = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=4, tilde=True, log_power=1, extra="dx^2",

@@ -25,6 +25,8 @@ from bilevelbench_methods.zeroth_order.directions import Directional, State, per
 
 class PZOBOS(Directional):
     name = "pzobo_s"
+    title = "PZOBO-S"
+    paper = "https://arxiv.org/abs/2110.07004"
     reports = "random"
     claims = tuple(
         Claim(

@@ -20,6 +20,8 @@ from bilevelbench_methods.zeroth_order.box_search import BoxSearch, State
 
 class RandomSearch(BoxSearch):
     name = "random_search"
+    title = "Random search"
+    paper = "https://www.jmlr.org/papers/v13/bergstra12a.html"
 
     def ask(self, s: State, oracle: Oracle) -> Tensor:
         return self.lower + (self.upper - self.lower) * oracle.uniform(oracle.dx)

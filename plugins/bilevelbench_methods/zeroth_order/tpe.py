@@ -29,6 +29,8 @@ from bilevelbench_methods.zeroth_order.box_search import BoxSearch, State
 
 class TPE(BoxSearch):
     name = "tpe"
+    title = "TPE"
+    paper = "https://papers.nips.cc/paper/4443-algorithms-for-hyper-parameter-optimization"
     lanes = False
     needs_modules = ("optuna",)
 

@@ -149,7 +149,7 @@ def test_report_holds_the_numbers():
     rows = [m.as_dict() for m in run_rates(suite(row), registry(), run)]
     text = markdown("Table 1", rows)
     assert f"{rows[0]['measured']:.2f} [" in text
-    assert "~ell eps^-2" in text
+    assert "Õ(ℓ ε⁻²)" in text
     assert figure("Table 1", rows).count("<svg") == 1
 
 

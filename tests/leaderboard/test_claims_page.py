@@ -1,0 +1,94 @@
+"""The claims figure of the page and its files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from leaderboard_data import FACTS, RATE, UNMEASURED, make_results
+
+from bilevelbench.errors import InvalidInput
+from bilevelbench.leaderboard.claims import beside, pictures, rate_plot, rate_tables
+from bilevelbench.leaderboard.collect import Material
+from bilevelbench.leaderboard.links import Links, citation
+from bilevelbench.leaderboard.site import Site
+from bilevelbench.report.analysis.rates import read_rates
+
+TITLED = {"methods": {**FACTS["methods"], "gd": {**FACTS["methods"]["gd"], "title": "G²D"}}}
+
+
+def site(folder, *rows, facts=TITLED):
+    (folder / "rates.json").write_text(json.dumps({"title": "Table 1", "rows": list(rows)}))
+    results = make_results({"gd": (3, 0, 1.0)}, {"bowl": {}}, seeds=2)
+    return Site(Material({"default": results}, [read_rates(folder / "rates.json")], facts), "make page")
+
+
+def test_a_row_has_the_name_the_family_and_the_page_of_its_method(tmp_path):
+    table = rate_tables(site(tmp_path, RATE, UNMEASURED))[0]
+    ours, stranger = table["rows"]
+    assert (ours["name"], ours["family"], ours["page"]) == ("G²D", "penalty", "method/gd.html")
+    assert ours["claim"] == "Õ(ℓ ε⁻²)"
+    assert ours["mark"]["number"] == "1.95"
+    assert stranger["page"] == ""  # measured, and on no board
+    assert stranger["mark"]["dot"] is stranger["mark"]["beside"] is None
+    assert table["over"] == "1/ε"
+
+
+def test_a_foreign_method_gets_no_link_from_a_name_that_it_shares(tmp_path):
+    one = site(tmp_path, RATE)
+    foreign = Site(replace(one.material, foreign=frozenset({"gd"})), "make page")
+    assert rate_tables(foreign)[0]["rows"][0]["page"] == ""
+
+
+@pytest.mark.parametrize(
+    ("dot", "marks", "place"),
+    [
+        (20.0, [20.0, 60.0], 20.0),
+        (20.0, [20.0, 25.0, 30.0], 30.0),
+        (20.0, [10.0, 20.0, None, 31.0, 44.0], 31.0),
+        (None, [5.0], None),
+    ],
+    ids=["alone", "crowded", "some", "unmeasured"],
+)
+def test_a_number_stands_beside_its_dot_where_there_is_room(dot, marks, place):
+    assert beside(dot, marks) == place
+
+
+def test_large_numbers_have_room_beside_the_axis():
+    points = [{"eps": 0.2, "cost": 4600.0}, {"eps": 0.0125, "cost": 2_000_000.0}]
+    plot = rate_plot({"over": "eps", "claimed": 2.0, "points": points})
+    assert plot["y"][1] == "2,000,000"
+    assert (
+        7.2 * len(plot["y"][1]) < plot["box"]["left"] - 5 - 20
+    )  # digits of 12 px are 7.2 wide; 20 are the axis' title
+    assert rate_plot({"over": "kappa", "claimed": 2.0, "points": points}) is None
+
+
+def test_without_rates_there_is_no_figure(tmp_path):
+    assert set(pictures(site(tmp_path, RATE))) == {f"figures/claims.{kind}" for kind in ("svg", "png", "pdf")}
+    assert pictures(Site(Material({}), "make page")) == {}
+
+
+def test_the_same_rates_give_the_same_files(tmp_path):
+    assert pictures(site(tmp_path, RATE, UNMEASURED)) == pictures(site(tmp_path, RATE, UNMEASURED))
+
+
+def test_links_are_addresses_and_sources_those_of_built_in_methods():
+    links = Links("https://example.org/bench/", "docs/index.html")
+    assert links.source("bilevelbench_methods/penalty/f2ba.py") == (
+        "https://example.org/bench/blob/HEAD/plugins/bilevelbench_methods/penalty/f2ba.py"
+    )
+    assert links.source("acme/method.py") == Links().source("bilevelbench_methods/penalty/f2ba.py") == ""
+    assert links.install == "pip install git+https://example.org/bench/"
+    for wrong in ({"repository": "javascript:alert(1)"}, {"address": "example.org"}, {"docs": "javascript:alert(1)"}):
+        with pytest.raises(InvalidInput, match=r"--\w+ '.*' is n"):
+            Links(**wrong)
+
+
+def test_the_citation_is_that_of_the_repository(request):
+    cff = (request.config.rootpath / "CITATION.cff").read_text(encoding="utf-8")
+    for words in ("benchmarks for bilevel optimisation whose counts can be trusted", "The bilevelbench developers",
+                  "Near-Optimal Nonconvex-Strongly-Convex Bilevel Optimization with Fully First-Order Oracles"):  # fmt: skip
+        assert words in cff
+        assert words in citation()
