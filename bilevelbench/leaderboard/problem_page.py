@@ -66,8 +66,8 @@ def _caption(people: pd.DataFrame, second: bool, start: str) -> str:
         else "the norm of the hypergradient"
     )
     said = (
-        f"Medians over trials. Costs are oracle calls (samples where they are random) to a share of {held} at the start, {start} "
-        "here; "
+        f"Medians over trials. Costs are oracle calls (samples where they are random) to a share of {held} at the start, "
+        f"{start} here; "
         '"7 of 10" and "never" say how many trials got there'
     )
     if people.isin(["not certified"]).to_numpy().any():

@@ -33,11 +33,13 @@ def rows(**methods):
 def test_the_finest_accuracy_that_anybody_reaches_decides():
     table = rows(a=(10.0, 500.0, 1e-3), b=(20.0, 100.0, 1e-3), c=(5.0, math.inf, 0.05))
     assert problem_answer(table, KINDS, "calls") == (
-        "Cheapest to accuracy 0.01: B, 100 calls; 2 of 3 methods get there in the median. "
+        "Cheapest to relative accuracy 0.01: B, 100 calls; 2 of 3 methods get there in the median. "
         "Cheapest without second derivatives: A, 5 times as many."
     )
     nobody = rows(a=(10.0, math.inf, 0.05), b=(20.0, math.inf, 0.05), c=(math.inf, math.inf, 0.5))
-    assert problem_answer(nobody, KINDS, "samples").startswith("Cheapest to accuracy 0.1: A, 10 samples; 2 of 3")
+    assert problem_answer(nobody, KINDS, "samples").startswith(
+        "Cheapest to relative accuracy 0.1: A, 10 samples; 2 of 3"
+    )
 
 
 def test_a_first_order_winner_is_said_once():
@@ -47,7 +49,7 @@ def test_a_first_order_winner_is_said_once():
 
 def test_a_tie_names_both():
     said = problem_answer(rows(a=(1.0, 7.0, 0.0), b=(1.0, 7.0, 0.0), d=(2.0, 9.0, 0.0)), KINDS, "calls")
-    assert said == "Cheapest to accuracy 0.01: A and B, 7 calls; all of 3 methods get there in the median."
+    assert said == "Cheapest to relative accuracy 0.01: A and B, 7 calls; all of 3 methods get there in the median."
 
 
 def test_who_is_alone_is_not_the_cheapest():
@@ -55,7 +57,7 @@ def test_who_is_alone_is_not_the_cheapest():
     assert alone == "A alone was run here; it reaches accuracy 0.01 after 7 calls."
     one = problem_answer(rows(b=(1.0, 7.0, 0.0), a=(1.0, math.inf, 0.05)), KINDS, "calls")
     assert one == (
-        "Cheapest to accuracy 0.01: B, 7 calls; no other of 2 methods gets there in the median. "
+        "Cheapest to relative accuracy 0.01: B, 7 calls; no other of 2 methods gets there in the median. "
         "In the median no method without second derivatives gets there."
     )
 
