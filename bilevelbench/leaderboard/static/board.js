@@ -74,11 +74,6 @@
     if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
   }
 
-  function ordinal(n) {
-    const end = n % 100 > 10 && n % 100 < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th";
-    return n + end;
-  }
-
   function times(v) {
     return !Number.isFinite(v) ? "not reached" : (v < 100 ? v.toFixed(1) : B.number(v)) + "×";
   }
@@ -149,7 +144,7 @@
       section.querySelector(".none-left").hidden = shown.length > 0;
       if (slide) glide(body, before);
       const first = found.members[found.rank.indexOf(Math.min.apply(null, found.rank))];
-      const among = chosen === all ? "" : ", " + ordinal(1) + " of " + found.members.length + " " + (view.oracles[0] === "gradient" ? "gradient-only" : "with products");
+      const among = chosen === all ? "" : ", 1st of " + found.members.length + " " + (view.oracles[0] === "gradient" ? "gradient-only" : "with products");
       said.textContent = shown.length ? "1 HVP = " + view.w + " gradients: first is " + board.methods[first] + among : "";
       clearTimeout(pending);
       const rest = () => { writeHeat(body, board, found); drawProfile(section, board, shown); };
