@@ -203,7 +203,10 @@ def test_a_caption_of_latex_is_that_of_its_problem():
     tables = latex_format.tables(report)
     start = "an accuracy is a share of \\textbar{}grad phi\\textbar{} at the start, 2"
     assert f"Results on quadratic: one trial each; {start}}}" in tables["problem-1.tex"]
-    assert f"Results on ridge: one trial each; {start}; a trial that failed counts as infinite}}" in tables["problem-2.tex"]
+    assert (
+        f"Results on ridge: one trial each; {start}; a trial that failed counts as infinite}}"
+        in tables["problem-2.tex"]
+    )
 
 
 @pytest.mark.parametrize(

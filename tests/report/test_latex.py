@@ -65,7 +65,12 @@ def compiled(text, tmp_path):
 
 def report():
     trials = [
-        {"label": label, "seed": s, "problem": p, "curve": [(3 * s + 1, 2, 0.5), (1234 * (s + 1) + n, 40, 0.004 * (s + 1))]}
+        {
+            "label": label,
+            "seed": s,
+            "problem": p,
+            "curve": [(3 * s + 1, 2, 0.5), (1234 * (s + 1) + n, 40, 0.004 * (s + 1))],
+        }
         for p in ("quadratic", NASTY[0])
         for n, label in enumerate(("plain", *NASTY))
         for s in range(3)
