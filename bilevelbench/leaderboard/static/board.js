@@ -74,11 +74,6 @@
     if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
   }
 
-  function ordinal(n) {
-    const end = n % 100 > 10 && n % 100 < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] || "th";
-    return n + end;
-  }
-
   function times(v) {
     return !Number.isFinite(v) ? "not reached" : (v < 100 ? v.toFixed(1) : B.number(v)) + "×";
   }
@@ -136,7 +131,8 @@
       const chosen = Object.values(board.views).find((v) => v.members.length === shown.length && v.members.every((m, i) => m === shown[i])) || all;
       const found = B.rank(board, view.w, shown.length ? chosen.members : all.members), span = Math.max(found.members.length - 1, 1);
       const at = nearest(chosen.intervals, view.w), place = new Map(found.members.map((m, i) => [m, i]));
-      const before = new Map(Array.from(body.rows).map((row) => [row, slide ? row.getBoundingClientRect().top : 0]));
+      const moves = slide && body.rows.length * table.tHead.rows[0].cells.length < 600; // to lay out a large table twice takes too long
+      const before = new Map(Array.from(body.rows).map((row) => [row, moves ? row.getBoundingClientRect().top : 0]));
       for (const row of body.rows) {
         const i = place.get(Number(row.dataset.m));
         row.hidden = i === undefined || !shown.length;
@@ -147,9 +143,9 @@
       const part = chosen === all ? "" : " Ranks, intervals and costs are among these " + found.members.length + " methods" + (view.oracles[0] === "gradient" ? ", which need gradients only." : ", which use products (HVP).");
       section.querySelector(".nearest").textContent = part + (at.w === null || at.w === view.w ? "" : " Intervals and ties are those of 1 HVP = " + at.w + ", the nearest that was computed.");
       section.querySelector(".none-left").hidden = shown.length > 0;
-      if (slide) glide(body, before);
+      if (moves) glide(body, before);
       const first = found.members[found.rank.indexOf(Math.min.apply(null, found.rank))];
-      const among = chosen === all ? "" : ", " + ordinal(1) + " of " + found.members.length + " " + (view.oracles[0] === "gradient" ? "gradient-only" : "with products");
+      const among = chosen === all ? "" : ", 1st of " + found.members.length + " " + (view.oracles[0] === "gradient" ? "gradient-only" : "with products");
       said.textContent = shown.length ? "1 HVP = " + view.w + " gradients: first is " + board.methods[first] + among : "";
       clearTimeout(pending);
       const rest = () => { writeHeat(body, board, found); drawProfile(section, board, shown); };
