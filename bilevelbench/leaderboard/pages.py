@@ -169,15 +169,16 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
         "notes": [superscripts(note) for note in (*one.notes, uncounted_words(one.costs)) if note], "wins": win_matrix(one),
         "seeds": int(one.runs.groupby(["title", "method"]).size().max()),
         "profile": boards.profile_table(one),
-        "answer": printable(_answer(one)),
+        "answer": printable(_answer(site, one)),
         "text": _board_text(site, one, part),
     }  # fmt: skip
 
 
-def _answer(one: Board) -> str:
-    """With the names that readers see."""
-    orders = {w: [one.merged.label(method) for method in ranked.index] for w, ranked in one.intervals.items()}
-    return answer(one.rows.assign(method=one.rows["label"]), orders)
+def _answer(site: Site, one: Board) -> str:
+    """With the names of the papers."""
+    names = {m: " = ".join(site.kinds[member]["title"] for member in one.merged.of(m)) for m in one.rows["method"]}
+    orders = {w: [names[method] for method in ranked.index] for w, ranked in one.intervals.items()}
+    return answer(one.rows.assign(method=one.rows["method"].map(names)), orders)
 
 
 def _times_file(one: Board) -> str:
