@@ -114,6 +114,11 @@ def exponent_of(claim: Claim | None, row: RateRow) -> float | None:
     return {None: claim.eps_exp, "kappa": claim.kappa_exp, "n": claim.n_exp}.get(row.sweep)
 
 
+def target_of(exponent: float | None, row: RateRow, q: float | None) -> float | None:
+    """The slope that an exact run of the claim shows on the row's instance, whose tail has the exponent q."""
+    return None if exponent is None else row.expected or predict.asymptotic(exponent, row.set_by, q)
+
+
 def measure(
     row: RateRow,
     points: Sequence[Point],
@@ -128,7 +133,7 @@ def measure(
     cls = registry.algorithm(row.method).value
     claim = claim_of(cls, row)
     exponent = exponent_of(claim, row)
-    target = None if exponent is None else row.expected or predict.asymptotic(exponent, row.set_by, q)
+    target = target_of(exponent, row, q)
     table = runs_by_value(points, results)
     values = whole(row, table)
     counted = _counted(row)
