@@ -216,7 +216,7 @@ def test_accuracy_finer_than_the_certificate_is_refused_before_the_run(tmp_path)
         ('method = "f2ba"\neps = [0.2, 0.1]\nseeds = 1', "row of f2ba: seeds = 1: an interval needs two seeds or more"),
         (
             'method = "f2ba"\neps = [0.2, 1e-17]',
-            "eps = 1e-17 is finer than |grad phi| of problem 'tail_anchor' is known",
+            "is finer than |grad phi| of problem 'tail_anchor' is known",
         ),
         (
             'method = "f2ba"\nsweep = "kapa"\nvalues = [1, 4]\nset_by = "sweep"',
