@@ -254,7 +254,14 @@ def test_weakened_row_may_multiply_a_parameter():
 def test_weakened_row_may_halve_an_exponent():
     weakened = {"text": "half the exponent", "powers": {"B_in": 0.5, "lam": 0.5}}
     row = RateRow(
-        method="f2bsa", table=2, setting="partial", eps=(0.2, 0.1), seeds=2, problem={"sigma_f": 1.0}, weakened=weakened
+        method="f2bsa",
+        table=2,
+        setting="partial",
+        eps=(0.2, 0.1),
+        ratio=2,
+        seeds=2,
+        problem={"sigma_f": 1.0},
+        weakened=weakened,
     )
     given, weak = (
         {p.value: p.trial.algorithm.params for p in plan_row(row, suite(row), registry(), weakened=w)}
@@ -277,7 +284,7 @@ def test_row_may_multiply_what_its_preset_chooses():
 
 
 def test_instance_may_be_another_one_for_each_accuracy():
-    row = RateRow(method="aid", rule="hit", eps=(0.01, 0.005), ratio=2, on="chain", made_for_eps=True, seeds=1)
+    row = RateRow(method="aid", rule="hit", eps=(0.01, 0.005), ratio=2, on="chain", made_for_eps=True, seeds=2)
     dims = {p.value: p.trial.problem.params["dim"] for p in plan_row(row, suite(row), registry())}
     assert dims == {0.01: 5, 0.005: 21}
     for eps, dim in dims.items():
@@ -285,7 +292,7 @@ def test_instance_may_be_another_one_for_each_accuracy():
 
 
 def test_argument_of_a_preset_is_not_a_parameter_of_the_method():
-    row = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(6, 10), seeds=1, params={"power": 0.5})
+    row = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(6, 10), seeds=2, params={"power": 0.5})
     steps = {p.value: p.trial.algorithm.params["xi_x"] for p in plan_row(row, suite(row), registry())}
     assert steps[1024] == pytest.approx(steps[64] / 4)
     with pytest.raises(InvalidInput, match=r"powr"):
