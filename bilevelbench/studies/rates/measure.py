@@ -15,7 +15,7 @@ from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.claim import Claim
 from bilevelbench.model.queries import QUERIES
 from bilevelbench.report.analysis import predict
-from bilevelbench.report.analysis.fit import OUTSIDE, Fit, slope_of_logs, verdict
+from bilevelbench.report.analysis.fit import OUTSIDE, Fit, range_needed, slope_of_logs, verdict
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 from bilevelbench.studies.rates.plan import Point, runs_by_value, which_reached, whole
@@ -27,7 +27,6 @@ from bilevelbench.studies.rates.sides import (
     fit_row,
     logarithm,
     necessity,
-    needed,
     noise,
     own_notion,
 )
@@ -166,7 +165,7 @@ def measure(
         tuned=tuned,
         own_notion=own_notion(row, sides.own or points, results),
         noise=noise(row, points, sides.without_noise, results),
-        needed=needed(row, said, shown, fits[counted]),
+        needed=range_needed(said, shown, _slopes(fits[counted]), row.sweep or "eps", row.rule == "horizon"),
         against=against(row, points, sides.against, results),
         logarithm=logarithm(row, shown) if claim and claim.tilde else "",
         points=shown,
@@ -209,6 +208,10 @@ def lines(calls: Fit | None, steps: Fit | None, free: Fit | None) -> dict[str, A
         "second_half": free.second_half if free else None,
         "local_slopes": list(free.local) if free else [],
     }
+
+
+def _slopes(free: Fit | None) -> tuple[float, float] | None:
+    return None if free is None else (free.slope, free.second_half)
 
 
 def _columns(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bilevelbench.report.analysis.fit import FEWEST_EPS, FEWEST_HORIZONS, TOLERANCE, Fit, fit
+from bilevelbench.report.analysis.fit import TOLERANCE, Fit, fit
 from bilevelbench.results.schema import Results
 from bilevelbench.studies.rates.plan import Point, runs_by_value, which_reached, whole
 from bilevelbench.studies.rates.suite import RateRow
@@ -146,24 +146,3 @@ def logarithm(row: RateRow, points: Sequence[Mapping[str, float]]) -> str:
     if off > _OFF:
         return ""
     return f"calls of a step: {start:.3g} {slope:+.3g} log(1/eps), within {math.ceil(100 * off)}%"
-
-
-def needed(row: RateRow, said: str, points: Sequence[Mapping[str, float]], free: Fit | None) -> str:
-    """The range that a verdict would take, and its calls by the slopes that were measured, where this one is too short."""
-    fewest, what = (FEWEST_HORIZONS, "horizons finished") if row.rule == "horizon" else (FEWEST_EPS, "values reached")
-    short = f"for a verdict it would take {fewest} {what} by all seeds"
-    if len(points) < 2:
-        return f"{short}, and too few were to tell their cost" if said == "unmeasured" else ""
-    first, last = points[0], points[-1]
-    span = max(first["eps"] / last["eps"], last["eps"] / first["eps"])
-    slope = float(np.log(last["cost"] / first["cost"]) / np.log(span))
-    if said == "unmeasured":
-        further, told = span ** ((fewest - len(points)) / (len(points) - 1)), short
-    elif said == "not straight" and free is not None:
-        further, told = span**0.5, "for a verdict it would take a range as long that starts where the second half does"
-        slope += free.second_half - free.slope
-    else:
-        return ""
-    end = last["eps"] / further if row.sweep is None else last["eps"] * further
-    calls = last["cost"] * further**slope
-    return f"{told}: to {row.sweep or 'eps'} {end:.3g}, about {calls:.1e} calls in each trial there"

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from bilevelbench.cli.rates import print_rates
 from bilevelbench.leaderboard.fragments import rate_table
-from bilevelbench.report.analysis.fit import Fit
+from bilevelbench.report.analysis.fit import Fit, range_needed
 from bilevelbench.report.analysis.rates import _KINDS, _OPTIONAL, COLUMNS, RateTable, cells, notes
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.studies.rates.measure import _unreached
 from bilevelbench.studies.rates.plan import Point
-from bilevelbench.studies.rates.sides import logarithm, necessity, needed, noise, own_notion
+from bilevelbench.studies.rates.sides import logarithm, necessity, noise, own_notion
 from bilevelbench.studies.rates.suite import RateRow
 
 BLANK = _OPTIONAL | {"label": "m", "setting": "deterministic", "verdict": "matches"}
@@ -240,19 +240,21 @@ def test_logarithm_in_the_calls_of_a_step_is_fitted_and_told_with_how_far_it_is_
     assert logarithm(row, [p | {"cost": 5 * p["steps"]} for p in points]) == ""
 
 
+def needed(said, points, slopes=None, horizons=False) -> str:
+    return range_needed(said, points, slopes, "eps", horizons)
+
+
 def test_range_that_a_verdict_would_take_is_computed():
-    row = RateRow(method="f3bsa", table=2, setting="full", eps=(0.4, 0.1), ratio=2)
     points = [{"eps": eps, "cost": eps**-3} for eps in (0.4, 0.2, 0.1)]
-    line = Fit(3.0, 2.9, 3.1, 3.5, ())
-    assert needed(row, "unmeasured", points, line) == (
+    assert needed("unmeasured", points) == (
         "for a verdict it would take 4 values reached by all seeds: to eps 0.05, about 8.0e+03 calls in each trial there"
     )
-    assert needed(row, "not straight", points, line) == (
+    assert needed("not straight", points, (3.0, 3.5)) == (
         "for a verdict it would take a range as long that starts where the second half does: to eps 0.05, about 1.1e+04 "
         "calls in each trial there"
     )
-    assert needed(row, "matches", points, line) == needed(row, "matches", points[:1], None) == ""
-    assert needed(row, "unmeasured", points[:1], None) == (
+    assert needed("matches", points, (3.0, 3.5)) == needed("matches", points[:1]) == ""
+    assert needed("unmeasured", points[:1]) == (
         "for a verdict it would take 4 values reached by all seeds, and too few were to tell their cost"
     )
 
@@ -267,8 +269,7 @@ def test_range_that_a_verdict_would_take_is_printed_under_the_table_and_on_the_p
 
 def test_range_of_horizons_that_a_verdict_would_take_is_computed():
     """Four horizons with a factor of two in accuracy from one to the next: two more make a quarter of it."""
-    row = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(5, 8), seeds=1)
     points = [{"eps": eps, "cost": eps**-2} for eps in (0.8, 0.4, 0.2, 0.1)]
-    assert needed(row, "unmeasured", points, None) == (
+    assert needed("unmeasured", points, horizons=True) == (
         "for a verdict it would take 6 horizons finished by all seeds: to eps 0.025, about 1.6e+03 calls in each trial there"
     )
