@@ -72,8 +72,8 @@ bench: $(VENV)/.test
 leaderboard: install
 	for setting in $(SETTINGS); do \
 	  $(BIN)/bilevelbench run --suite leaderboard/suites/$$setting.toml -o build/leaderboard/official/$$setting $(EXECUTION) || exit 1; done
-	for table in 1 2 3; do $(BIN)/bilevelbench rates --table $$table --quick -o build/leaderboard/official/rates$$table $(EXECUTION) \
-	  || exit 1; done
+	for table in 1 2 3 _kappa _dim; do $(BIN)/bilevelbench rates --table $${table#_} --quick \
+	  -o build/leaderboard/official/rates$$table $(EXECUTION) || exit 1; done
 	$(BIN)/bilevelbench leaderboard facts -o build/leaderboard/official/facts
 	$(BIN)/bilevelbench leaderboard build build/leaderboard/official/* $(SUBMITTED) -o build/site $(LINKS)
 

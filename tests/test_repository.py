@@ -106,6 +106,17 @@ def test_the_boards_that_are_rebuilt_are_all_that_are_published():
     assert f"for setting in {' '.join(settings)}; do" in text
 
 
+def test_the_rates_that_are_rebuilt_are_all_that_are_published():
+    published = sorted(
+        path.parent.name for path in (ROOT / "leaderboard" / "results" / "official").glob("*/rates.json")
+    )
+    text = (ROOT / ".github" / "workflows" / "rebuild.yml").read_text(encoding="utf-8")
+    tables = yaml.safe_load(text)["jobs"]["rates"]["strategy"]["matrix"]["table"]
+    assert sorted(f"rates{table}" for table in tables) == published
+    for place in (text, (ROOT / "Makefile").read_text(encoding="utf-8")):
+        assert f"for table in {' '.join(tables)}; do" in place
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
 def test_workflows_may_do_little_and_run_actions_by_commit(path):
     workflow = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -47,12 +47,15 @@ def measure_suite(
     from bilevelbench.discovery.registry import registry
     from bilevelbench.results.store import Store
     from bilevelbench.studies.rates.own import check_accuracy, pilots
-    from bilevelbench.studies.rates.study import run_rates, write
+    from bilevelbench.studies.rates.study import run_rates, wanted, write
 
     folder, started, before = (out or Path("results") / name).absolute(), time.monotonic(), sum(os.times()[:4])
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 
-    first = pilots(suite, registry()) if own else []  # before workers start: most mistakes show here
+    rows_asked = wanted(suite, methods, setting, quick)
+    first = (
+        pilots(rows_asked, suite, registry(), preset) if own else []
+    )  # before workers start: most mistakes show here
     with execution.open(registry()) as executor:
 
         def run(trials: Sequence[Trial]) -> Results:
@@ -190,7 +193,7 @@ def rates(
         name, rows = "rates_own", RateSuite.load(registry().suite(suite))
     else:
         name, rows = _bundled(table or "1")
-    measure_suite(name, rows, bool(problem), methods, setting, chosen, quick, as_json, execution, out)
+    measure_suite(name, rows, bool(problem or suite), methods, setting, chosen, quick, as_json, execution, out)
 
 
 def _check_together(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,3 +88,28 @@ def slope_of_logs(eps: Sequence[float], power: int) -> float:
     if len(logs) < 2 or logs.min() <= 1:
         return 0.0
     return power * _slope(logs, np.log(logs))
+
+
+def range_needed(
+    said: str, points: Sequence[Mapping[str, float]], slopes: tuple[float, float] | None, over: str, horizons: bool
+) -> str:
+    """The range that a verdict would take, and its calls by the slopes that were measured, where this one is too short.
+
+    `points` have `eps`, or what is swept over in its place, and `cost`; `slopes` are that which decides and its second half.
+    """
+    fewest, what = (FEWEST_HORIZONS, "horizons finished") if horizons else (FEWEST_EPS, "values reached")
+    short = f"for a verdict it would take {fewest} {what} by all seeds"
+    if len(points) < 2:
+        return f"{short}, and too few were to tell their cost" if said == "unmeasured" else ""
+    first, last = points[0], points[-1]
+    span = max(first["eps"] / last["eps"], last["eps"] / first["eps"])
+    slope = float(np.log(last["cost"] / first["cost"]) / np.log(span))
+    if said == "unmeasured":
+        further, told = span ** ((fewest - len(points)) / (len(points) - 1)), short
+    elif said == "not straight" and slopes is not None:
+        further, told = span**0.5, "for a verdict it would take a range as long that starts where the second half does"
+        slope += slopes[1] - slopes[0]
+    else:
+        return ""
+    end = last["eps"] / further if over == "eps" else last["eps"] * further
+    return f"{told}: to {over} {end:.3g}, about {last['cost'] * further**slope:.1e} calls in each trial there"

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.errors import StoreError
-from bilevelbench.report.analysis.fit import OUTSIDE, compared
+from bilevelbench.report.analysis.fit import OUTSIDE, compared, range_needed
 from bilevelbench.report.analysis.predict import SetBy, asymptotic
 from bilevelbench.report.pipe_table import pipe_table
 from bilevelbench.report.text import formula, number, printable
@@ -83,7 +83,7 @@ def read_rates(path: Path) -> RateTable:
         if fault:
             raise StoreError(f"{path} has a row that {fault}; {again}")
     try:
-        rows = [_with_rule(_with_interval(row)) for row in rows]
+        rows = [_with_range(_with_rule(_with_interval(row))) for row in rows]
         readable(rows), notes(rows), frame(rows)  # numbers that do not fit each other show here
     except UNSHOWABLE as error:
         raise StoreError(f"{path} has a row that cannot be shown ({error!r}); {again}") from None
@@ -122,6 +122,15 @@ def _with_rule(row: RateRecord) -> RateRecord:
     ):
         verdict = compared(row["low_free"], row["high_free"], row["claimed"], target)
     return {**row, "set_by": set_by, "q": q, "target": target, "verdict": verdict}
+
+
+def _with_range(row: RateRecord) -> RateRecord:
+    """A row from before files said which range a verdict would take: by its own points and slopes."""
+    if row["needed"]:
+        return row
+    slopes = None if row["log_free"] is None or row["second_half"] is None else (row["log_free"], row["second_half"])
+    found = range_needed(row["verdict"], row["points"], slopes, row["over"], row["rule"] == "horizon")
+    return {**row, "needed": found}
 
 
 def in_order(tables: Iterable[RateTable]) -> list[RateTable]:

@@ -7,6 +7,8 @@ the cost up to a constant. With a theorem's own constants a run would take hundr
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from bilevelbench.plan.trial import Spec
 from bilevelbench.report.analysis.fit import fit, verdict
 from bilevelbench.report.analysis.rates import COUNTED
 from bilevelbench.studies.rates.measure import Measurement, claim_of, exponent_of, lines, stated
-from bilevelbench.studies.rates.presets import chosen, constants_of, preset_of, problem_at
+from bilevelbench.studies.rates.presets import chosen_at, preset_of
 from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite
 
 
@@ -25,16 +27,22 @@ def count(row: RateRow, suite: RateSuite, registry: Registry, preset: Preset) ->
     cls = registry.algorithm(row.method).value
     out: dict[str, dict[float, float]] = {}
     for value in row.grid():
-        name, params = problem_at(row, suite, registry, value)
-        eps = value if row.sweep is None else row.at_eps
-        given = chosen(cls, constants_of(registry, name, params), eps, row, preset_of(row, preset))
-        given[row.sweep or "eps"] = value
+        *_, chosen = chosen_at(row, suite, registry, value, preset_of(row, preset))
+        given = {**chosen, row.sweep or "eps": value}
         for factor, power in row.counted.items():
-            if factor not in given:
-                raise InvalidInput(f"counted: the preset of {cls.name} sets no {factor!r}{suggestion(factor, given)}")
-            out.setdefault(factor_name(factor, power), {})[value] = float(given[factor]) ** power
+            out.setdefault(factor_name(factor, power), {})[value] = _value(factor, given, cls.name) ** power
     out["cost"] = {value: math.prod(factor[value] for factor in out.values()) for value in row.grid()}
     return out
+
+
+def _value(factor: str, given: Mapping[str, Any], method: str) -> float:
+    """Of a parameter, or of one over another, as in `B_in/B_out`."""
+    names = factor.split("/")
+    for name in names:
+        if name not in given:
+            raise InvalidInput(f"counted: the preset of {method} sets no {name!r}{suggestion(name, given)}")
+    first, *others = (float(given[name]) for name in names)
+    return first / math.prod(others)
 
 
 def factor_name(factor: str, power: float) -> str:

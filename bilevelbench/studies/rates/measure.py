@@ -15,7 +15,7 @@ from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.claim import Claim
 from bilevelbench.model.queries import QUERIES
 from bilevelbench.report.analysis import predict
-from bilevelbench.report.analysis.fit import OUTSIDE, Fit, slope_of_logs, verdict
+from bilevelbench.report.analysis.fit import OUTSIDE, Fit, range_needed, slope_of_logs, verdict
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 from bilevelbench.studies.rates.plan import Point, runs_by_value, which_reached, whole
@@ -27,7 +27,6 @@ from bilevelbench.studies.rates.sides import (
     fit_row,
     logarithm,
     necessity,
-    needed,
     noise,
     own_notion,
 )
@@ -114,6 +113,11 @@ def exponent_of(claim: Claim | None, row: RateRow) -> float | None:
     return {None: claim.eps_exp, "kappa": claim.kappa_exp, "n": claim.n_exp}.get(row.sweep)
 
 
+def target_of(exponent: float | None, row: RateRow, q: float | None) -> float | None:
+    """The slope that an exact run of the claim shows on the row's instance, whose tail has the exponent q."""
+    return None if exponent is None else row.expected or predict.asymptotic(exponent, row.set_by, q)
+
+
 def measure(
     row: RateRow,
     points: Sequence[Point],
@@ -128,7 +132,7 @@ def measure(
     cls = registry.algorithm(row.method).value
     claim = claim_of(cls, row)
     exponent = exponent_of(claim, row)
-    target = None if exponent is None else row.expected or predict.asymptotic(exponent, row.set_by, q)
+    target = target_of(exponent, row, q)
     table = runs_by_value(points, results)
     values = whole(row, table)
     counted = _counted(row)
@@ -161,7 +165,7 @@ def measure(
         tuned=tuned,
         own_notion=own_notion(row, sides.own or points, results),
         noise=noise(row, points, sides.without_noise, results),
-        needed=needed(row, said, shown, fits[counted]),
+        needed=range_needed(said, shown, _slopes(fits[counted]), row.sweep or "eps", row.rule == "horizon"),
         against=against(row, points, sides.against, results),
         logarithm=logarithm(row, shown) if claim and claim.tilde else "",
         points=shown,
@@ -204,6 +208,10 @@ def lines(calls: Fit | None, steps: Fit | None, free: Fit | None) -> dict[str, A
         "second_half": free.second_half if free else None,
         "local_slopes": list(free.local) if free else [],
     }
+
+
+def _slopes(free: Fit | None) -> tuple[float, float] | None:
+    return None if free is None else (free.slope, free.second_half)
 
 
 def _columns(

@@ -148,10 +148,14 @@ def _setting(problem: Problem) -> ClaimedSetting:
     return "partial" if sigma["sigma_f"] else "deterministic"
 
 
-def pilots(suite: RateSuite, registry: Registry) -> list[tuple[RateRow, Trial]]:
+def pilots(
+    rows: Sequence[RateRow], suite: RateSuite, registry: Registry, preset: Preset
+) -> list[tuple[RateRow, Trial]]:
     """One step of each row's hardest trial: planning it finds most mistakes, and running it what |grad phi| is known to."""
     update = {"budget": Budget(steps=1), "targets": (), "schedule": Schedule(), "label": ""}
-    hardest = [(row, plan_row(row, suite, registry, grid=row.grid()[-1:])[0].trial) for row in suite.row]
+    hardest = [
+        (row, plan_row(row, suite, registry, preset, grid=row.grid()[-1:])[0].trial) for row in rows if not row.counted
+    ]
     return [(row, trial.model_copy(update=update)) for row, trial in hardest]
 
 
@@ -172,5 +176,5 @@ def check_accuracy(planned: Sequence[tuple[RateRow, Trial]], run: Run) -> None:
         if eps is not None and error >= eps:
             raise InvalidInput(
                 f"eps = {eps:.3g} is finer than |grad phi| of problem {trial.problem.name!r} is known: to {error:.1e} at its "
-                "start; end the range of --eps above that"
+                "start; end the range of eps above that"
             )

@@ -13,7 +13,7 @@ from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
-from bilevelbench.studies.rates.presets import chosen, constants_of, preset_of, problem_at
+from bilevelbench.studies.rates.presets import chosen_at, preset_of, weaker
 from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite, Weakened
 
 _RATIO = 1.01  # evaluations: one percent apart in cost
@@ -42,12 +42,14 @@ def plan_row(
 ) -> list[Point]:
     """A trial for each grid value and seed; `caps` are the steps that it may take at a value, if not the row's."""
     out = []
-    preset = preset_of(row, preset)
+    preset, horizon = preset_of(row, preset), row.rule == "horizon"
+    first = {} if weakened is None else chosen_at(row, suite, registry, row.grid()[0], preset, factor)[2]
     for value in row.grid() if grid is None else grid:
-        name, params = problem_at(row, suite, registry, value)
-        horizon, eps = row.rule == "horizon", value if row.sweep is None else row.at_eps
+        name, params, settings = chosen_at(row, suite, registry, value, preset, factor)
+        if weakened is not None:
+            settings = weaker(settings, weakened, first)
+        eps = value if row.sweep is None else row.at_eps
         method, problem = registry.algorithm(row.method).value, registry.problem(name).value
-        settings = chosen(method, constants_of(registry, name, params), eps, row, preset, weakened, factor)
         budget = Budget(steps=caps[value]) if caps else Budget(steps=round(value)) if horizon else row.cap
         for seed in range(suite.first_seed, suite.first_seed + row.seeds):
             data_seed = problem.data_sets[seed % len(problem.data_sets)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
-from bilevelbench.errors import InvalidInput, MissingConstant
+from bilevelbench.errors import InvalidInput, MissingConstant, suggestion
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constants
 from bilevelbench.model.instance import Instance
@@ -50,13 +51,21 @@ def preset_of(row: RateRow, asked: Preset) -> Preset:
     return "horizon" if row.rule == "horizon" else row.preset or asked
 
 
+def chosen_at(
+    row: RateRow, suite: RateSuite, registry: Registry, value: float, preset: Preset, factor: float = 1.0
+) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Name and parameters of the problem at this value of the grid, and the method's parameters there."""
+    name, params = problem_at(row, suite, registry, value)
+    cls, eps = registry.algorithm(row.method).value, value if row.sweep is None else row.at_eps
+    return name, params, chosen(cls, constants_of(registry, name, params), eps, row, preset, factor)
+
+
 def chosen(
     cls: type[Algorithm],
     constants: Constants,
     value: float,
     row: RateRow,
     preset: Preset,
-    weakened: Weakened | None = None,
     factor: float = 1.0,
 ) -> dict[str, Any]:
     """The parameters; `value` is the accuracy or the horizon, `factor` multiplies the x-steps."""
@@ -68,11 +77,13 @@ def chosen(
     params = {name: v for name, v in made.given().items() if v is not None} | own
     if preset == "tuned":
         params |= {name: factor * params[name] for name in upper_steps(cls)}
-    if weakened is not None:
-        params |= {name: _whole(params[name], by * params[name]) for name, by in weakened.times.items()}
-        params |= {name: _whole(params[name], params[name] ** by) for name, by in weakened.powers.items()}
-        params |= weakened.params
-    return params
+    return params | _multiplied(params, row.times)
+
+
+def weaker(params: Mapping[str, Any], weakened: Weakened, first: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters without a part of the preset; `first` are those at the start of the grid."""
+    growth = {n: (params[n] / first[n]) ** (power - 1) if n in first else 1.0 for n, power in weakened.powers.items()}
+    return {**params, **_multiplied(params, weakened.times | growth), **weakened.params}
 
 
 def upper_steps(cls: type[Algorithm]) -> list[str]:
@@ -117,6 +128,9 @@ def _taken(cls: type[Algorithm], preset: Preset, name: str) -> bool:
     return preset in _MADE_BY and name in inspect.signature(getattr(cls, _MADE_BY[preset])).parameters
 
 
-def _whole(like: float, value: float) -> float:
-    """Rounded up if it takes the place of a whole number."""
-    return math.ceil(value) if isinstance(like, int) else value
+def _multiplied(params: Mapping[str, Any], times: Mapping[str, float]) -> dict[str, Any]:
+    """What takes the place of a whole number is rounded up."""
+    if unknown := next((name for name in times if name not in params), None):
+        raise InvalidInput(f"times, powers: the preset sets no {unknown!r}{suggestion(unknown, params)}")
+    products = {name: by * params[name] for name, by in times.items()}
+    return {name: math.ceil(v) if isinstance(params[name], int) else v for name, v in products.items()}

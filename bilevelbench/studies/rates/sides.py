@@ -9,14 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bilevelbench.report.analysis.fit import FEWEST_EPS, TOLERANCE, Fit, fit
+from bilevelbench.report.analysis.fit import TOLERANCE, Fit, fit
 from bilevelbench.results.schema import Results
 from bilevelbench.studies.rates.plan import Point, runs_by_value, which_reached, whole
 from bilevelbench.studies.rates.suite import RateRow
 
 FEWEST = 3  # values for a line
 
-_FLAT = 0.02  # calls of a step that differ by less have no logarithm
+_FLAT, _OFF = (
+    0.02,
+    0.1,
+)  # calls of a step that differ by less have no logarithm; those that are further off a line, another power
 _SAME = 0.1  # an accuracy, or a number of steps, that noise changes by less than this does not depend on it
 
 
@@ -88,7 +91,8 @@ def own_notion(row: RateRow, points: Sequence[Point], results: Results) -> str:
 def noise(row: RateRow, points: Sequence[Point], without: Sequence[Point], results: Results) -> str:
     """Whether noise binds: the same parameters without it get as far in other numbers of steps, or further in as many.
 
-    In steps and not in calls: where nothing is random a batch costs one call.
+    In steps and not in calls: where nothing is random a batch costs one call. Steps are turned into an accuracy by their
+    slope without noise.
     """
     if not row.without_noise:
         return ""
@@ -97,14 +101,22 @@ def noise(row: RateRow, points: Sequence[Point], without: Sequence[Point], resul
     found, loud = fit_row(still, values, "steps", row), fit_row(with_noise, values, "steps", row)
     if found is None or loud is None:
         return f"without noise: {len(values)} values reached by all seeds, too few for a slope"
-    column = "accuracy" if row.rule == "horizon" else "steps"
     last = values[-1]
-    by = abs(float(np.log(with_noise[last][column].mean() / still[last][column].mean())))
     told = f"without noise, with the same parameters: slope of the steps {found.slope:.2f} (the row: {loud.slope:.2f})"
-    if by < _SAME and abs(found.slope - loud.slope) < TOLERANCE:
+    column = "accuracy" if row.rule == "horizon" else "steps"
+    there, here = (float(table[last][column].mean()) for table in (still, with_noise))
+    if abs(math.log(here / there)) < _SAME and abs(found.slope - loud.slope) < TOLERANCE:
         return f"{told}; the schedule alone gives this slope; noise was not binding"
-    there, here = (table[last][column].mean() for table in (still, with_noise))
-    return f"{told}, and {column} of {there:.3g} in place of {here:.3g} at the end"
+    # Of the accuracy, the part that is there without noise after as many steps. Theorems bound squares, which add up.
+    quiet = there / here if row.rule == "horizon" else (there / here) ** (1 / found.slope)
+    return f"{told}, and {column} of {there:.3g} in place of {here:.3g} at the end: {_part_of_noise(1 - quiet**2)}"
+
+
+def _part_of_noise(part: float) -> str:
+    if part <= 0:
+        return "noise adds nothing to the error there"
+    half = "the larger half" if part > 0.5 else "the smaller half"
+    return f"noise is {half} of the squared error there, {math.floor(100 * part)}%"
 
 
 def against(row: RateRow, points: Sequence[Point], others: Sequence[Point], results: Results) -> str:
@@ -131,23 +143,6 @@ def logarithm(row: RateRow, points: Sequence[Mapping[str, float]]) -> str:
         return ""
     slope, start = np.polyfit(x, each, 1)
     off = float(np.abs(start + slope * x - each).max() / each.min())
+    if off > _OFF:
+        return ""
     return f"calls of a step: {start:.3g} {slope:+.3g} log(1/eps), within {math.ceil(100 * off)}%"
-
-
-def needed(row: RateRow, said: str, points: Sequence[Mapping[str, float]], free: Fit | None) -> str:
-    """The range that a verdict would take, and its calls by the slopes that were measured, where this one is too short."""
-    if len(points) < 2 or row.rule == "horizon":
-        return ""
-    first, last = points[0], points[-1]
-    span = max(first["eps"] / last["eps"], last["eps"] / first["eps"])
-    slope = float(np.log(last["cost"] / first["cost"]) / np.log(span))
-    if said == "unmeasured":
-        further, why = row.ratio ** (FEWEST_EPS - len(points)), f"{FEWEST_EPS} values reached by all seeds"
-    elif said == "not straight" and free is not None:
-        further, why = span**0.5, "a range as long that starts where the second half does"
-        slope += free.second_half - free.slope
-    else:
-        return ""
-    end = last["eps"] / further if row.sweep is None else last["eps"] * further
-    calls = last["cost"] * further**slope
-    return f"for a verdict it would take {why}: to {row.sweep or 'eps'} {end:.3g}, about {calls:.1e} calls in each trial there"

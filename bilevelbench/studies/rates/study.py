@@ -46,7 +46,7 @@ def run_rates(
     setting: str | None = None,
 ) -> list[Measurement]:
     """Two passes, since the necessity check is held against the steps that a row took."""
-    rows = [row.quickly() if quick else row for row in _wanted(suite, methods, setting)]
+    rows = wanted(suite, methods, setting, quick)
     planned = [_planned(row, suite, registry, run, preset) for row in rows if not row.counted]
     results = run([p.trial for one in planned for p in (*one.points, *one.own, *one.against)])
     weakened = [plan_weakened(one.row, suite, registry, one.points, results, preset) for one in planned]
@@ -63,7 +63,8 @@ def run_rates(
     return [measure_counted(row, suite, registry, preset) if row.counted else next(run_rows) for row in rows]
 
 
-def _wanted(suite: RateSuite, methods: Sequence[str], setting: str | None) -> list[RateRow]:
+def wanted(suite: RateSuite, methods: Sequence[str], setting: str | None, quick: bool) -> list[RateRow]:
+    """The rows of these methods and this setting, or all, in their quick form if that is asked for."""
     known = [row.method for row in suite.row]
     for name in methods:
         if name not in known:
@@ -71,11 +72,12 @@ def _wanted(suite: RateSuite, methods: Sequence[str], setting: str | None) -> li
     settings = sorted({row.setting for row in suite.row})
     if setting is not None and setting not in settings:
         raise InvalidInput(f"{suite.title} has no setting {setting!r}; it has {', '.join(settings)}")
-    return [
-        row
+    rows = [
+        row.quickly() if quick else row
         for row in suite.row
         if (not methods or row.method in methods) and (setting is None or setting == row.setting)
     ]
+    return [row for row in rows if row is not None]
 
 
 def _planned(row: RateRow, suite: RateSuite, registry: Registry, run: Run, preset: Preset) -> _Planned:

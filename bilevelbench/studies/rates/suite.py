@@ -25,9 +25,10 @@ class _Table(BaseModel):
 class Weakened(_Table):
     """The necessity check: the same row with one part of its preset taken away, on its whole grid.
 
-    `params` replaces parameters of the preset, `times` multiplies them, and `powers` raises them to a power: 0.5 halves the
-    exponent of a batch that is a power of eps. It may take `patience` times the steps that the row
-    itself took at the same value: then its slope shows, or where it stops getting there.
+    `params` replaces parameters of the preset, `times` multiplies them, and `powers` raises what they are over their value at
+    the start of the grid to a power: with 0.5 a batch starts as it was and grows with half its exponent. It may take
+    `patience` times the steps that the row itself took at the same value: then its slope shows, or where it stops getting
+    there.
     """
 
     text: str
@@ -48,9 +49,9 @@ class RateRow(_Table):
     `at_eps`. With `made_for_eps` each accuracy has a problem of its own, by `sweep("eps", value)`: that of a lower bound. `on`
     names another problem than the suite's, and `problem` has its parameters.
 
-    `params` are handed to the preset if it takes them, and replace its choice if not. Preset `tuned` is `tuned_base`
-    with the x-step that takes the fewest calls, searched from `tuned_from` times that of the base, for each combination of
-    the parameters in `tuned_over`.
+    `params` are handed to the preset if it takes them, and replace its choice if not; `times` multiplies what it chooses.
+    Preset `tuned` is `tuned_base` with the x-step that takes the fewest calls, searched from `tuned_from` times that of the
+    base, for each combination of the parameters in `tuned_over`.
 
     `log_free` says which count the verdict is about, where the claim hides logarithms; with `over`, a parameter of the
     preset, it is divided by that, or with `over_power` by its logarithm alone, that is by the parameter over this power of the
@@ -59,9 +60,10 @@ class RateRow(_Table):
     claim's exponent, for parameters that it is not about; `expected` is what the claim can show on this instance, if that is
     known to be less; `lower_bound` is that of any method with the same oracle.
 
-    With `counted`, the powers in which parameters of the preset (or what is swept) enter the cost, nothing is run. With
-    `without_noise` the same parameters run on the same instances without their noise too, which tells whether it binds. The
-    row also runs with the preset `against`, and the note has the ratio of the calls.
+    With `counted`, the powers in which parameters of the preset, their ratios or what is swept enter the cost, nothing is
+    run. With `without_noise` the same parameters run on the same instances without their noise too, which tells whether it
+    binds. The row also runs with the preset `against`, and the note has the ratio of the calls. `quick` replaces fields in the
+    quick form of the table, which with `quick = false` does not have the row.
     """
 
     method: str
@@ -81,6 +83,7 @@ class RateRow(_Table):
     on: str | None = None
     problem: dict[str, Any] = {}
     params: dict[str, Any] = {}
+    times: dict[str, PositiveFloat] = {}
     scale: PositiveFloat = 1.0
     tuned_base: Literal["rate", "theory"] = "rate"
     tuned_from: PositiveFloat = 1.0
@@ -99,7 +102,7 @@ class RateRow(_Table):
     without_noise: bool = False
     against: Preset | None = None
     made_for_eps: bool = False
-    quick: dict[str, Any] = {}
+    quick: dict[str, Any] | Literal[False] = {}
     note: str = ""
 
     @model_validator(mode="after")
@@ -140,8 +143,9 @@ class RateRow(_Table):
         count = round(math.log(self.eps[0] / self.eps[1]) / math.log(self.ratio)) + 1
         return [self.eps[0] / self.ratio**i for i in range(count)]
 
-    def quickly(self) -> RateRow:
-        return self.model_validate({**self.model_dump(), **self.quick})
+    def quickly(self) -> RateRow | None:
+        """What the quick form of its table has of it."""
+        return None if self.quick is False else self.model_validate({**self.model_dump(), **self.quick})
 
 
 class RateSuite(_Table):
@@ -152,6 +156,13 @@ class RateSuite(_Table):
     problem_params: dict[str, Any] = {}
     first_seed: NonNegativeInt = 0
     row: tuple[RateRow, ...]
+
+    @model_validator(mode="after")
+    def _seeds(self) -> Self:
+        alone = next((row for row in self.row if row.seeds < 2 and not row.counted), None)
+        if alone is not None:
+            raise ValueError(f"row of {alone.method}: seeds = {alone.seeds}: an interval needs two seeds or more")
+        return self
 
     @classmethod
     def load(cls, path: Path) -> RateSuite:

@@ -47,6 +47,19 @@ def test_counted_rows_stand_in_their_place_and_run_nothing():
     ].replace("-0.00", "0.00")
 
 
+@pytest.mark.parametrize(
+    ("setting", "slopes"),
+    [
+        ("partial", {"eta_x^-1": 3, "kappa": 1, "B_in/B_out": 2, "B_out": 0}),
+        ("full", {"eta_x^-1": 3, "kappa": 1, "B_in/B_out": 2, "lam^2": 6}),
+    ],
+)
+def test_factors_of_f2bsa_are_those_of_its_theorem(setting, slopes):
+    row = next(row for row in KAPPA.row if row.counted and (row.method, row.setting) == ("f2bsa", setting))
+    found = measure_counted(row, KAPPA, registry())
+    assert {name: round(slope) for name, (slope, *_) in found.columns.items()} == slopes
+
+
 def test_factor_that_the_preset_does_not_set_is_named():
     row = RateRow(method="f2ba", eps=(0.2, 0.01), preset="rate", counted={"eta": -1})
     with pytest.raises(InvalidInput, match=r"counted: the preset of f2ba sets no 'eta'.*eta_x"):

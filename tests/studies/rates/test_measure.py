@@ -18,7 +18,7 @@ from bilevelbench.report.analysis.rates import markdown
 from bilevelbench.report.figures.rates import figure
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.studies.rates.plan import plan_row, plan_weakened, plan_without_noise
-from bilevelbench.studies.rates.study import run_rates
+from bilevelbench.studies.rates.study import run_rates, wanted
 from bilevelbench.studies.rates.suite import RateRow, RateSuite
 
 pytestmark = pytest.mark.whole
@@ -179,6 +179,14 @@ def test_row_of_an_unknown_method_is_refused():
         run_rates(suite(RateRow(method="f2ba", eps=(0.2, 0.1))), registry(), run, methods=["f2b"])
 
 
+def test_quick_form_has_shorter_rows_and_leaves_out_those_without_one():
+    short = RateRow(method="f2ba", eps=(0.2, 0.01), quick={"eps": (0.2, 0.1), "seeds": 2})
+    rows = (short, RateRow(method="f2sa", eps=(0.2, 0.1), quick=False))
+    assert [row.method for row in wanted(suite(*rows), (), None, quick=False)] == ["f2ba", "f2sa"]
+    (row,) = wanted(suite(*rows), (), None, quick=True)
+    assert (row.method, row.eps, row.seeds) == ("f2ba", (0.2, 0.1), 2)
+
+
 def saddle_suite(*rows: RateRow) -> RateSuite:
     params = {"tails": 1, "anchors": 1, "saddle": True, "mu": 1.0, "L": 1.5}
     return RateSuite(title="short", problem_params=params, first_seed=7, row=rows)
@@ -246,19 +254,37 @@ def test_weakened_row_may_multiply_a_parameter():
 def test_weakened_row_may_halve_an_exponent():
     weakened = {"text": "half the exponent", "powers": {"B_in": 0.5, "lam": 0.5}}
     row = RateRow(
-        method="f2bsa", table=2, setting="partial", eps=(0.2, 0.1), seeds=2, problem={"sigma_f": 1.0}, weakened=weakened
+        method="f2bsa",
+        table=2,
+        setting="partial",
+        eps=(0.2, 0.1),
+        ratio=2,
+        seeds=2,
+        problem={"sigma_f": 1.0},
+        weakened=weakened,
     )
     given, weak = (
-        plan_row(row, suite(row), registry(), grid=[0.1], weakened=w)[0].trial.algorithm.params
+        {p.value: p.trial.algorithm.params for p in plan_row(row, suite(row), registry(), weakened=w)}
         for w in (None, row.weakened)
     )
-    assert given["B_in"] == 400
-    assert (weak["B_in"], weak["B_out"]) == (20, given["B_out"])
-    assert weak["lam"] == pytest.approx(given["lam"] ** 0.5)
+    first, *_, last = row.grid()
+    assert given[first] == weak[first]
+    assert (given[first]["B_in"], given[last]["B_in"], weak[last]["B_in"]) == (100, 400, 200)
+    assert weak[last]["B_out"] == given[last]["B_out"]
+    assert weak[last]["lam"] == pytest.approx(given[first]["lam"] * 2**0.5)
+
+
+def test_row_may_multiply_what_its_preset_chooses():
+    row = RateRow(method="f2bsa", table=2, setting="partial", eps=(0.2, 0.1), seeds=2, problem={"sigma_f": 1.0})
+    less = row.model_copy(update={"times": {"B_in": 0.301, "lam": 0.5}})
+    given, changed = (plan_row(r, suite(r), registry(), grid=[0.1])[0].trial.algorithm.params for r in (row, less))
+    assert (given["B_in"], changed["B_in"]) == (400, 121)  # rounded up
+    assert changed["lam"] == given["lam"] / 2
+    assert changed["K"] == given["K"]
 
 
 def test_instance_may_be_another_one_for_each_accuracy():
-    row = RateRow(method="aid", rule="hit", eps=(0.01, 0.005), ratio=2, on="chain", made_for_eps=True, seeds=1)
+    row = RateRow(method="aid", rule="hit", eps=(0.01, 0.005), ratio=2, on="chain", made_for_eps=True, seeds=2)
     dims = {p.value: p.trial.problem.params["dim"] for p in plan_row(row, suite(row), registry())}
     assert dims == {0.01: 5, 0.005: 21}
     for eps, dim in dims.items():
@@ -266,7 +292,7 @@ def test_instance_may_be_another_one_for_each_accuracy():
 
 
 def test_argument_of_a_preset_is_not_a_parameter_of_the_method():
-    row = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(6, 10), seeds=1, params={"power": 0.5})
+    row = RateRow(method="bome", rule="horizon", set_by="steps", horizons=(6, 10), seeds=2, params={"power": 0.5})
     steps = {p.value: p.trial.algorithm.params["xi_x"] for p in plan_row(row, suite(row), registry())}
     assert steps[1024] == pytest.approx(steps[64] / 4)
     with pytest.raises(InvalidInput, match=r"powr"):

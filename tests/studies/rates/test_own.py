@@ -210,6 +210,29 @@ def test_accuracy_finer_than_the_certificate_is_refused_before_the_run(tmp_path)
     assert "eps = 1e-17 is finer than |grad phi| of problem 'tail_anchor' is known" in said
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('method = "f2ba"\neps = [0.2, 0.1]\nseeds = 1', "row of f2ba: seeds = 1: an interval needs two seeds or more"),
+        (
+            'method = "f2ba"\neps = [0.2, 1e-17]',
+            "is finer than |grad phi| of problem 'tail_anchor' is known",
+        ),
+        (
+            'method = "f2ba"\nsweep = "kapa"\nvalues = [1, 4]\nset_by = "sweep"',
+            "problem 'tail_anchor' cannot be swept over 'kapa'",
+        ),
+        ('method = "f2ba"\neps = [0.2, 0.1]\non = "BOWL"', "(needed for the rate preset of f2ba)"),
+        ('method = "f2ba"\neps = [0.2, 0.1]\ntimes = { lamm = 2.0 }', "the preset sets no 'lamm'; did you mean 'lam'?"),
+    ],
+    ids=["one seed", "eps below the certificate", "unknown sweep", "missing constant", "unknown parameter"],
+)
+def test_bad_row_of_a_suite_file_is_a_sentence(row, said, problem, tmp_path):
+    suite = tmp_path / "mine.toml"
+    suite.write_text(f'title = "mine"\n[[row]]\n{row}\n'.replace("BOWL", problem()))
+    assert said in refused("--suite", str(suite), "--jobs", "0", "-o", str(tmp_path / "out"))
+
+
 def test_method_without_a_step_to_tune_is_told(method, problem):
     text = METHOD.replace("PRESET", "").replace('tuned = {"eta": "upper_step"}', "")
     with open(method(), "w") as file:

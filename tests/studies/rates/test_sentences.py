@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
-from bilevelbench.report.analysis.fit import Fit
-from bilevelbench.report.analysis.rates import _KINDS, _OPTIONAL, COLUMNS, cells, notes
+from bilevelbench.cli.rates import print_rates
+from bilevelbench.leaderboard.fragments import rate_table
+from bilevelbench.report.analysis.fit import Fit, range_needed
+from bilevelbench.report.analysis.rates import _KINDS, _OPTIONAL, COLUMNS, RateTable, cells, notes
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.studies.rates.measure import _unreached
 from bilevelbench.studies.rates.plan import Point
-from bilevelbench.studies.rates.sides import logarithm, necessity, needed, noise, own_notion
+from bilevelbench.studies.rates.sides import logarithm, necessity, noise, own_notion
 from bilevelbench.studies.rates.suite import RateRow
 
 BLANK = _OPTIONAL | {"label": "m", "setting": "deterministic", "verdict": "matches"}
@@ -44,9 +49,11 @@ def test_what_was_not_fitted_is_named_by_its_grid(row, said):
     assert said in note(unreached=[{"value": 0.05, "reached": 3, "seeds": 4}], **row)
 
 
+BARE = dict.fromkeys(_KINDS) | BLANK | {"method": "m", "oracle": "HVP", "tilde": False}
+
+
 def shown(**row) -> dict[str, str]:
-    blank = dict.fromkeys(_KINDS) | BLANK | {"oracle": "HVP", "tilde": False, "verdict": "matches"}
-    return dict(zip(COLUMNS, cells(blank | row), strict=True))
+    return dict(zip(COLUMNS, cells(BARE | row), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -187,8 +194,33 @@ def test_noise_binds_only_where_it_changes_what_is_reached():
     )
     binds = quietly(row, 1.6, 1.0)
     assert "not binding" not in binds
-    assert binds.endswith("and accuracy of 0.25 in place of 0.4 at the end")
+    assert binds.endswith(
+        "and accuracy of 0.25 in place of 0.4 at the end: noise is the larger half of the squared error there, 60%"
+    )
+    assert quietly(row, 1.25, 1.0).endswith("noise is the smaller half of the squared error there, 35%")
+    assert quietly(row, 1.0, 1.5).endswith("noise adds nothing to the error there")
     assert noise(row.model_copy(update={"without_noise": False}), [], [], made({})[1]) == ""
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (1.05, "the schedule alone gives this slope; noise was not binding"),
+        (1.5, "steps of 400 in place of 600 at the end: noise is the smaller half of the squared error there, 33%"),
+        (3.0, "steps of 400 in place of 1.2e+03 at the end: noise is the larger half of the squared error there, 66%"),
+        (5.0, "steps of 400 in place of 2e+03 at the end: noise is the larger half of the squared error there, 80%"),
+    ],
+)
+def test_part_of_noise_is_told_by_steps_where_the_accuracy_is_given(times, said):
+    """Steps of 4/eps^2 without noise: a squared error falls as one over them, so three times as many leave a third of it."""
+    row = RateRow(method="f2bsa", setting="partial", table=2, eps=(0.4, 0.1), ratio=2, seeds=1, without_noise=True)
+    points, results = made({value: ["target"] for value in row.grid()})
+    others = [Point(p.value, p.seed, SimpleNamespace(id=f"still-{p.trial.id}")) for p in points]
+    still = results.runs.assign(steps=[round(4 / p.value**2) for p in points])
+    loud = still.assign(steps=(still["steps"] * times).astype(int))
+    still["trial_id"] = "still-" + still["trial_id"].astype(str)
+    told = noise(row, points, others, Results(pd.concat([loud, still]), results.curve, []))
+    assert told.endswith(said)
 
 
 def on_a_line(eps: float, steps: float) -> dict[str, float]:
@@ -199,20 +231,45 @@ def test_logarithm_in_the_calls_of_a_step_is_fitted_and_told_with_how_far_it_is_
     row = RateRow(method="f2ba", eps=(0.2, 0.05), ratio=2)
     points = [on_a_line(eps, 7 / eps**2) for eps in row.grid()]
     assert logarithm(row, points) == "calls of a step: 3 +2 log(1/eps), within 1%"
+    points[1]["cost"] *= 1.05
+    assert logarithm(row, points).endswith("within 5%")
     points[1]["cost"] *= 1.3
-    assert "within 1%" not in logarithm(row, points)
+    assert logarithm(row, points) == ""
+    powers = [p | {"cost": p["steps"] / p["eps"] ** 2} for p in points]
+    assert logarithm(row, powers) == ""  # a batch grows by a power
     assert logarithm(row, [p | {"cost": 5 * p["steps"]} for p in points]) == ""
 
 
+def needed(said, points, slopes=None, horizons=False) -> str:
+    return range_needed(said, points, slopes, "eps", horizons)
+
+
 def test_range_that_a_verdict_would_take_is_computed():
-    row = RateRow(method="f3bsa", table=2, setting="full", eps=(0.4, 0.1), ratio=2)
     points = [{"eps": eps, "cost": eps**-3} for eps in (0.4, 0.2, 0.1)]
-    line = Fit(3.0, 2.9, 3.1, 3.5, ())
-    assert needed(row, "unmeasured", points, line) == (
+    assert needed("unmeasured", points) == (
         "for a verdict it would take 4 values reached by all seeds: to eps 0.05, about 8.0e+03 calls in each trial there"
     )
-    assert needed(row, "not straight", points, line) == (
+    assert needed("not straight", points, (3.0, 3.5)) == (
         "for a verdict it would take a range as long that starts where the second half does: to eps 0.05, about 1.1e+04 "
         "calls in each trial there"
     )
-    assert needed(row, "matches", points, line) == needed(row, "unmeasured", points[:1], None) == ""
+    assert needed("matches", points, (3.0, 3.5)) == needed("matches", points[:1]) == ""
+    assert needed("unmeasured", points[:1]) == (
+        "for a verdict it would take 4 values reached by all seeds, and too few were to tell their cost"
+    )
+
+
+def test_range_that_a_verdict_would_take_is_printed_under_the_table_and_on_the_page():
+    row = BARE | {"verdict": "unmeasured", "needed": "for a verdict it would take more"}
+    console = Console(file=io.StringIO(), width=160)
+    print_rates(console, "t", [row])
+    assert "m: for a verdict it would take more" in console.file.getvalue()
+    assert rate_table(RateTable("t", [row], Path()))["notes"] == ["m: for a verdict it would take more"]
+
+
+def test_range_of_horizons_that_a_verdict_would_take_is_computed():
+    """Four horizons with a factor of two in accuracy from one to the next: two more make a quarter of it."""
+    points = [{"eps": eps, "cost": eps**-2} for eps in (0.8, 0.4, 0.2, 0.1)]
+    assert needed("unmeasured", points, horizons=True) == (
+        "for a verdict it would take 6 horizons finished by all seeds: to eps 0.025, about 1.6e+03 calls in each trial there"
+    )
