@@ -78,6 +78,10 @@ class AgentLost(MethodError):
     """An agent of a distributed method died, failed or fell silent."""
 
 
+class Untraceable(Exception):
+    """A step that cannot be compiled; the text says why, after "since"."""
+
+
 class BudgetExhausted(BaseException):
     """Every lane has spent its budget. A BaseException, so that no `except Exception` of a method eats it."""
 

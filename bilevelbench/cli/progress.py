@@ -16,7 +16,7 @@ from bilevelbench.display import bar
 from bilevelbench.execute.executor import Done, Executor, OnDone
 from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
-from bilevelbench.report.analysis.failures import sentences
+from bilevelbench.report.analysis.failures import not_compiled, sentences
 from bilevelbench.report.analysis.ranking import ranking
 from bilevelbench.report.analysis.summary import ACCURACIES, MAPPED, RANKING, readable, readable_board, summary, titled
 from bilevelbench.report.analysis.verdicts import Experiment, outcome, record
@@ -57,6 +57,8 @@ def run_with_progress(
     say(console, f"page: {out / 'index.html'}")
     print_ranking(console, chosen)
     print_failures(console, chosen)
+    for sentence in not_compiled(chosen.runs)[:_FAILURES]:
+        say(console, f"note: {sentence}")
     return chosen
 
 

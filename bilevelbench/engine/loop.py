@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bilevelbench.discovery.registry import Registry
+from bilevelbench.engine.compiled.compilation import Compilation, CompiledDiffers
 from bilevelbench.engine.endings import Ending, Endings
 from bilevelbench.engine.integrity import replaced, restore
 from bilevelbench.engine.lane import Lane
@@ -22,6 +23,7 @@ from bilevelbench.engine.watch import Watch
 from bilevelbench.errors import BudgetExhausted, CountsDisagree, Tampered
 from bilevelbench.model.lanes import take
 from bilevelbench.model.rounding import one_thread
+from bilevelbench.oracle.meter import Tally
 from bilevelbench.plan.packs import halves
 from bilevelbench.plan.trial import Trial
 from bilevelbench.processes import noticing_ctrl_c
@@ -41,9 +43,11 @@ def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
         return _run_pack(trials, registry, pressed)
 
 
-def _run_pack(trials: Sequence[Trial], registry: Registry, pressed: Callable[[], bool]) -> PackResult:
+def _run_pack(
+    trials: Sequence[Trial], registry: Registry, pressed: Callable[[], bool], not_compiled: str = ""
+) -> PackResult:
     try:
-        run = PackRun(trials, prepare(trials, registry))
+        run = PackRun(trials, prepare(trials, registry), not_compiled=not_compiled)
         result = run.run()
         if trials[0].strangers:
             _check_functions(run.pack)
@@ -51,6 +55,8 @@ def _run_pack(trials: Sequence[Trial], registry: Registry, pressed: Callable[[],
     except BaseException as error:  # not only PackFailed: a method may call sys.exit, or be impossible to pack
         if isinstance(error, KeyboardInterrupt) and pressed():
             raise
+        if isinstance(error, CompiledDiffers):
+            return _run_pack(trials, registry, pressed, str(error))
         if isinstance(error, Tampered):
             restore()
             if len(trials) == 1:
@@ -62,7 +68,7 @@ def _run_pack(trials: Sequence[Trial], registry: Registry, pressed: Callable[[],
             return failure_row(trials[0], said.rstrip(": "))
         result = PackResult()
         for half in halves(tuple(trials)):
-            result.extend(_run_pack(half, registry, pressed))
+            result.extend(_run_pack(half, registry, pressed, not_compiled))
         return result
 
 
@@ -85,7 +91,12 @@ class PackRun:
     """One pack on its way. Someone who waits for it has a `watch`, and a pack of one trial, which may have `begun`."""
 
     def __init__(
-        self, trials: Sequence[Trial], pack: PreparedPack, watch: Watch | None = None, begun: Begun | None = None
+        self,
+        trials: Sequence[Trial],
+        pack: PreparedPack,
+        watch: Watch | None = None,
+        begun: Begun | None = None,
+        not_compiled: str = "",
     ) -> None:
         bent = 0 if pack.instance.is_bent else None
         lanes = [Lane(t, method.given(), bent_step=bent) for t, method in zip(trials, pack.methods, strict=True)]
@@ -95,6 +106,7 @@ class PackRun:
         self.state: Any = None
         self.error: Exception | None = None  # what ended a pack of one trial
         self._endings = Endings(self.record)
+        self._compilation = Compilation(trials[0].compile, self.record, not_compiled)
         self._order = [trial.id for trial in trials]
         self._begun = begun
         self._began = False  # `init` is over
@@ -107,6 +119,8 @@ class PackRun:
         began = time.perf_counter()
         try:
             self._loop()
+        except CompiledDiffers:
+            raise
         except Exception as error:
             if len(self._order) > 1:
                 raise PackFailed from error
@@ -150,6 +164,12 @@ class PackRun:
         while record.lanes:
             before, noted = self.state, record.noted
             record.note(before)
+            if done := self._compilation.go_on(before, self._quiet):
+                self.state, steps = done
+                progress.step += steps
+                progress.width += steps * len(record.lanes)
+                self._check()
+                continue
             if self._is_guarded:
                 x, y = record.point(before)
                 self._given = x.clone(), y.clone()
@@ -168,6 +188,13 @@ class PackRun:
                 self._leave(ghosts)
             self._check()
             self._tell(*first)
+
+    def _quiet(self, cost: Tally) -> float:
+        """How many steps of this cost can be made before any but the last of them has to be followed by something."""
+        step, meter = self.progress.step, self.pack.oracle.meter
+        until_look = math.ceil((self._next.due - meter.most()) / max(cost.cost.max(), 1e-9))
+        steps = min(_DIVERGENCE_CHECK - step % _DIVERGENCE_CHECK, self._next.steps - step, until_look)
+        return self.record.unnoted(int(steps))
 
     def _check_given(self, before: Any) -> None:
         """The state before a step that is undone becomes the answer, so the step must not have written to it."""
@@ -273,6 +300,7 @@ class PackRun:
             index = self.pack.narrow(stay)
             self.state = take(self.state, index)
             self.record.narrow(stay, index)
+            self._compilation.restart()
         else:
             self.record.lanes = []
         self._next = _Next.of(self.record.lanes)
