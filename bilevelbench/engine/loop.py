@@ -6,13 +6,12 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from bilevelbench.discovery.registry import Registry
-from bilevelbench.engine.compiled.compilation import Compilation, CompiledDiffers
 from bilevelbench.engine.endings import Ending, Endings
 from bilevelbench.engine.integrity import replaced, restore
 from bilevelbench.engine.lane import Lane
@@ -20,14 +19,17 @@ from bilevelbench.engine.record import PackResult, Progress, Record, failure_row
 from bilevelbench.engine.sanity import check_state, explain
 from bilevelbench.engine.setup import PreparedPack, SetupFailure, prepare
 from bilevelbench.engine.watch import Watch
-from bilevelbench.errors import BudgetExhausted, CountsDisagree, Tampered
+from bilevelbench.errors import BudgetExhausted, CompiledDiffers, CountsDisagree, Tampered
 from bilevelbench.model.lanes import take
 from bilevelbench.model.rounding import one_thread
 from bilevelbench.oracle.meter import Tally
 from bilevelbench.plan.packs import halves
-from bilevelbench.plan.trial import Trial
+from bilevelbench.plan.trial import Compile, Trial
 from bilevelbench.processes import noticing_ctrl_c
 from bilevelbench.results.status import Status
+
+if TYPE_CHECKING:
+    from bilevelbench.engine.compiled.compilation import Compilation
 
 _DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
 
@@ -106,7 +108,7 @@ class PackRun:
         self.state: Any = None
         self.error: Exception | None = None  # what ended a pack of one trial
         self._endings = Endings(self.record)
-        self._compilation = Compilation(trials[0].compile, self.record, not_compiled)
+        self._compilation = _compilation(trials[0].compile, self.record, not_compiled)
         self._order = [trial.id for trial in trials]
         self._begun = begun
         self._began = False  # `init` is over
@@ -164,7 +166,7 @@ class PackRun:
         while record.lanes:
             before, noted = self.state, record.noted
             record.note(before)
-            if done := self._compilation.go_on(before, self._quiet):
+            if self._compilation is not None and (done := self._compilation.go_on(before, self._quiet)):
                 self.state, steps = done
                 progress.step += steps
                 progress.width += steps * len(record.lanes)
@@ -300,10 +302,19 @@ class PackRun:
             index = self.pack.narrow(stay)
             self.state = take(self.state, index)
             self.record.narrow(stay, index)
-            self._compilation.restart()
+            if self._compilation is not None:
+                self._compilation.restart()
         else:
             self.record.lanes = []
         self._next = _Next.of(self.record.lanes)
+
+
+def _compilation(how: Compile, record: Record, refused: str) -> Compilation | None:
+    if how == "never":
+        return None
+    from bilevelbench.engine.compiled.compilation import Compilation  # not for everyone: it takes a second to import
+
+    return Compilation(how, record, refused)
 
 
 @dataclass(frozen=True)

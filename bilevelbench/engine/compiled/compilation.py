@@ -13,7 +13,7 @@ from torch import Tensor
 from bilevelbench.engine.compiled.stretch import Stretch, compiled
 from bilevelbench.engine.compiled.trace import Traced, leaves_of, rebuilt, trace
 from bilevelbench.engine.record import Record
-from bilevelbench.errors import Untraceable
+from bilevelbench.errors import CompiledDiffers, Untraceable
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.lanes import take
 from bilevelbench.oracle.meter import Tally
@@ -30,10 +30,6 @@ _APART = {torch.float64: 1e-9, torch.float32: 1e-4}
 _MOST_LANES = 4
 #: What `auto` expects: seconds to compile anything and each operation of a step, and how many times faster it is then.
 _SECONDS, _SECONDS_EACH, _FASTER = 8.0, 0.02, 4.0
-
-
-class CompiledDiffers(Exception):
-    """Compiled steps, some of which the trial has made, are not those of the method; the text says by how much."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class Compilation:
         """Lanes have left, or nothing has begun: what was compiled is of no use."""
         self._since = self._progress.step, self._progress.seconds
         self._last: tuple[Any, int] | None = None
-        self._is_over = self._how == "never" or bool(self._refused)
+        self._is_over = bool(self._refused)
         self._traced: Traced | None = None
         self._stretch: Stretch | None = None
         self._comparison: _Comparison | None = None

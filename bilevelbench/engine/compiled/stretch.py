@@ -33,20 +33,35 @@ def compiled(traced: Traced, leaves: Sequence[Tensor]) -> Stretch:
     """One C++ function with the loop inside of it, for any number of steps."""
     from torch._inductor.compile_fx import compile_fx
     from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    inputs = [torch.tensor(0), torch.tensor(1), *leaves, *traced.constants]
+    constants = _apart([constant.contiguous() for constant in traced.constants])
+    inputs = [torch.tensor(0), torch.tensor(1), *_apart(leaves), *constants]
+    shapes = FakeTensorMode(shape_env=ShapeEnv())
     function: Any = compile_fx(
         _loop(traced, len(leaves)),
-        inputs,
+        [shapes.from_tensor(tensor, static_shapes=True) for tensor in inputs],
         config_patches={"cpp_wrapper": True, "compile_threads": 1},
         decompositions={**select_decomp_table(), aten.bmm.default: _thin_product},
     )
 
     def run(first: int, last: int, leaves: Sequence[Tensor]) -> Sequence[Tensor]:
-        _, *after = function(torch.tensor(first), torch.tensor(last), *leaves, *traced.constants)
+        _, *after = function(torch.tensor(first), torch.tensor(last), *_apart(leaves), *constants)
         return after
 
     return run
+
+
+def _apart(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same numbers, in no memory that two of them share."""
+    seen: set[int] = set()
+    out = []
+    for tensor in tensors:
+        place = tensor.untyped_storage().data_ptr()
+        out.append(tensor.clone() if place in seen else tensor)
+        seen.add(place)
+    return out
 
 
 def _thin_product(a: Tensor, b: Tensor) -> Tensor:
