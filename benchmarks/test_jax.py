@@ -1,8 +1,9 @@
 """Stochastic methods against the same in jitted JAX, whole stretches of steps compiled; float64, one thread.
 
-One trial over one compiled run, interpreted and compiled, and one of 36 trials in a pack over it; steps with a mini-batch of 64 rows, or with all.
-The peer has its own random numbers, and makes the same step if it gets our rows. Processor time, ratios of minima, taken in
-turns within one run. Nothing is asserted about time here: the numbers go to summary.json. Needs `bilevelbench[peers]`.
+One trial, interpreted and compiled, over one compiled run, and one of 36 trials in a pack over it; steps with a mini-batch
+of 64 rows, or with all. The peer has its own random numbers, and makes the same step if it gets our rows. Processor time,
+ratios of minima, taken in turns within one run. Nothing is asserted about time here: the numbers go to summary.json. Needs
+`bilevelbench[peers]`.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def compiled(traced: Traced, leaves: Sequence[Tensor]) -> Stretch:
     function: Any = compile_fx(
         _loop(traced, len(leaves)),
         [shapes.from_tensor(tensor, static_shapes=True) for tensor in inputs],
-        config_patches={"cpp_wrapper": True, "compile_threads": 1},
+        config_patches={"cpp_wrapper": True, "compile_threads": 1, "cpp.simdlen": 1},
         decompositions={**select_decomp_table(), aten.bmm.default: _thin_product},
     )
 
