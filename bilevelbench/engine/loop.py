@@ -191,12 +191,12 @@ class PackRun:
             self._check()
             self._tell(*first)
 
-    def _quiet(self, cost: Tally) -> float:
+    def _quiet(self, cost: Tally) -> int:
         """How many steps of this cost can be made before any but the last of them has to be followed by something."""
         step, meter = self.progress.step, self.pack.oracle.meter
-        until_look = math.ceil((self._next.due - meter.most()) / max(cost.cost.max(), 1e-9))
+        until_look = (self._next.due - meter.most()) / max(float(cost.cost.max()), 1e-9)
         steps = min(_DIVERGENCE_CHECK - step % _DIVERGENCE_CHECK, self._next.steps - step, until_look)
-        return self.record.unnoted(int(steps))
+        return self.record.unnoted(math.ceil(steps))
 
     def _check_given(self, before: Any) -> None:
         """The state before a step that is undone becomes the answer, so the step must not have written to it."""

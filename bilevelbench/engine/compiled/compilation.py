@@ -62,7 +62,7 @@ class Compilation:
         self._comparison: _Comparison | None = None
         self._stretches = 0
 
-    def go_on(self, state: Any, quiet: Callable[[Tally], float]) -> tuple[Any, int] | None:
+    def go_on(self, state: Any, quiet: Callable[[Tally], int]) -> tuple[Any, int] | None:
         """The state after some compiled steps, and their number; None: the next step is interpreted.
 
         `quiet` says how many steps of a known cost can be made before anything else has to be done.
