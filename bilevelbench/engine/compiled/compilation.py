@@ -104,7 +104,7 @@ class Compilation:
 
     def _is_ready(self, state: Any) -> bool:
         if self._stretch is None:
-            return self._prepare(state) and self._compare(state)
+            return self._prepare(state)
         if self._comparison is None:
             return self._stretches % _EVERY > 0 or self._compare(state)
         if self._progress.step < self._comparison.step:
@@ -112,7 +112,7 @@ class Compilation:
         return self._agrees(state, self._comparison)
 
     def _compare(self, state: Any) -> bool:
-        """From here on some steps are interpreted."""
+        """What compiled steps make of this state, to be held against the interpreted ones that come next; False."""
         assert self._stretch is not None
         step = self._progress.step
         leaves = self._stretch(step, step + _COMPARED, self._leaves(state))
@@ -124,10 +124,10 @@ class Compilation:
         self._comparison, self._stretches = None, self._stretches + 1
         spent = self._pack.oracle.meter.tally(self._lanes) - wanted.before
         if not spent.is_same(self._traced.cost.times(_COMPARED)):
-            return self._differs("the compiled steps do not cost what the interpreted ones do")
+            return self._differs("compiled and interpreted steps do not cost the same")
         apart = max(_apart(a, b) for a, b in zip(wanted.leaves, self._leaves(state), strict=True))
         if apart > 1:
-            return self._differs(f"the compiled steps are {apart:.1g} times what is allowed from the interpreted ones")
+            return self._differs(f"compiled and interpreted steps differ by {apart:.1g} times what is allowed")
         return True
 
     def _differs(self, how: str) -> bool:
@@ -139,7 +139,7 @@ class Compilation:
     # ------------------------------------------------------------------------------------------------ is it worth it?
 
     def _prepare(self, state: Any) -> bool:
-        """Trace and compile, once there are two steps to compare; False if it is not time yet, or not to be."""
+        """Trace and compile, once there are two steps to trace; False, since interpreted steps come next in any case."""
         step, (first, seconds) = self._progress.step, self._since
         if step - first < _BEFORE:
             self._last = state, step
@@ -158,11 +158,11 @@ class Compilation:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a compiler that looks at itself
                 self._stretch = compiled(self._traced, self._leaves(state))
+            return self._compare(state)
         except Untraceable as error:
             return self._give_up(str(error))
         except Exception as error:
             return self._give_up(f"that fails ({type(error).__name__}: {error})"[:300])
-        return True
 
     def _obstacle(self) -> str:
         pack, algorithm = self._pack, type(self._pack.algorithm)

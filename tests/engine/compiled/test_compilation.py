@@ -174,7 +174,7 @@ def test_steps_that_differ_from_the_start_are_not_used(monkeypatch):
     monkeypatch.setattr(compilation, "compiled", off(0))
     interpreted, in_one_go = both("f2ba[eta_x=1e-3]", "quadratic", steps=50)
     assert_alike(interpreted, in_one_go, 0.0)
-    assert "the compiled steps are 1e+03 times what is allowed from the interpreted ones" in in_one_go.runs.message[0]
+    assert "compiled and interpreted steps differ by 1e+03 times what is allowed" in in_one_go.runs.message[0]
 
 
 def test_steps_that_differ_later_are_all_made_again(monkeypatch):
@@ -182,7 +182,7 @@ def test_steps_that_differ_later_are_all_made_again(monkeypatch):
     monkeypatch.setattr(compilation, "_EVERY", 4)
     interpreted, in_one_go = both("f2ba[eta_x=1e-3]", "quadratic", steps=200)
     assert_alike(interpreted, in_one_go, 0.0)
-    assert "not compiled, since the compiled steps are 1e+03 times" in in_one_go.runs.message[0]
+    assert "not compiled, since compiled and interpreted steps differ by 1e+03 times" in in_one_go.runs.message[0]
 
 
 def test_steps_of_another_cost_are_not_used(monkeypatch):
@@ -191,7 +191,17 @@ def test_steps_of_another_cost_are_not_used(monkeypatch):
     monkeypatch.setattr(compilation, "trace", lambda *given: (t := honest(*given)) and replace(t, cost=t.cost.times(2)))
     interpreted, in_one_go = both("f2ba[eta_x=1e-3]", "quadratic", steps=50)
     assert_alike(interpreted, in_one_go, 0.0)
-    assert "do not cost what the interpreted ones do" in in_one_go.runs.message[0]
+    assert "compiled and interpreted steps do not cost the same" in in_one_go.runs.message[0]
+
+
+def test_what_cannot_be_compiled_is_interpreted(monkeypatch):
+    def fails(traced: Traced, leaves: list[Tensor]) -> Stretch:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(compilation, "compiled", fails)
+    interpreted, in_one_go = both("f2ba[eta_x=1e-3]", "quadratic", steps=30)
+    assert_alike(interpreted, in_one_go, 0.0)
+    assert "not compiled, since that fails (RuntimeError: no compiler)" in in_one_go.runs.message[0]
 
 
 def test_a_method_that_stops_itself_is_interpreted(loops):
