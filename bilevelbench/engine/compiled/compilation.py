@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,10 @@ _EVERY, _COMPARED = 64, 4
 _APART = {torch.float64: 1e-9, torch.float32: 1e-4}
 #: `auto` compiles packs of so few lanes at most: of more, the interpreted steps are as fast, or faster.
 _MOST_LANES = 4
-#: What `auto` expects: seconds to compile anything and each operation of a step, and how many times faster it is then.
-_SECONDS, _SECONDS_EACH, _FASTER = 8.0, 0.02, 4.0
+#: What `auto` expects: to gain at least so many seconds, or it does not even trace, and steps that are so many times faster.
+_LEAST, _FASTER = 5.0, 4.0
+#: Seconds of compiling for each operation of a step, as measured last: here, or when this was written.
+_seconds_each = [0.1]
 
 
 @dataclass(frozen=True)
@@ -147,17 +150,19 @@ class Compilation:
         if why := self._obstacle():
             return self._give_up(why)
         gain = self._steps_left() * (self._progress.seconds - seconds) / (step - first) * (1 - 1 / _FASTER)
-        if self._how == "auto" and (self._lanes > _MOST_LANES or gain < _SECONDS):
+        if self._how == "auto" and (self._lanes > _MOST_LANES or gain < _LEAST):
             return self._give_up()
         assert self._last is not None
         before, last = self._last
         try:
             self._traced = trace(self._pack, self._lanes, (before, state), (last + 1, step + 1))
-            if self._how == "auto" and gain < _SECONDS + _SECONDS_EACH * len(self._traced.graph.graph.nodes):
+            if self._how == "auto" and gain < _seconds_each[0] * len(self._traced.graph.graph.nodes):
                 return self._give_up()
+            start = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of a compiler that looks at itself
                 self._stretch = compiled(self._traced, self._leaves(state))
+            _seconds_each[0] = (time.perf_counter() - start) / len(self._traced.graph.graph.nodes)
             return self._compare(state)
         except Untraceable as error:
             return self._give_up(str(error))

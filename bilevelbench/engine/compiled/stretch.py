@@ -17,6 +17,10 @@ Stretch = Callable[[int, int, Sequence[Tensor]], Sequence[Tensor]]
 
 aten = torch.ops.aten
 
+#: The loop in C++; nothing in processes of the compiler's own; vectors left to g++, which makes better ones of gathered rows
+#: and saves inductor most of its time (docs/decisions/024-compiled-steps.md).
+_OPTIONS = {"cpp_wrapper": True, "compile_threads": 1, "cpp.simdlen": 1}
+
 
 def replayed(traced: Traced) -> Stretch:
     """The graph as Python: nothing has to be compiled, and every operation is still called one by one."""
@@ -42,7 +46,7 @@ def compiled(traced: Traced, leaves: Sequence[Tensor]) -> Stretch:
     function: Any = compile_fx(
         _loop(traced, len(leaves)),
         [shapes.from_tensor(tensor, static_shapes=True) for tensor in inputs],
-        config_patches={"cpp_wrapper": True, "compile_threads": 1, "cpp.simdlen": 1},
+        config_patches=_OPTIONS,
         decompositions={**select_decomp_table(), aten.bmm.default: _thin_product},
     )
 
@@ -64,7 +68,7 @@ def _apart(tensors: Sequence[Tensor]) -> list[Tensor]:
     return out
 
 
-def _thin_product(a: Tensor, b: Tensor) -> Tensor:
+def _thin_product(a: Tensor, b: Tensor) -> Any:
     """A product with one vector for each lane as a sum: it joins the gathering of the rows before it in one loop."""
     if a.shape[1] == 1:
         return (a.squeeze(1).unsqueeze(-1) * b).sum(1, keepdim=True)

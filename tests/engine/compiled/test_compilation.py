@@ -229,11 +229,18 @@ def test_auto_compiles_no_run_that_is_over_soon(monkeypatch):
 
 def test_auto_compiles_long_runs_of_few_lanes(monkeypatch):
     monkeypatch.setattr(compilation, "compiled", lambda traced, leaves: replayed(traced))
-    monkeypatch.setattr(compilation, "_SECONDS", 0.0)
-    monkeypatch.setattr(compilation, "_SECONDS_EACH", 0.0)
+    monkeypatch.setattr(compilation, "_LEAST", 0.0)
+    monkeypatch.setattr(compilation, "_seconds_each", [0.0])
     assert "compiled steps" in alone([_auto(steps=60)]).runs.message[0]
     many = packed([_auto(steps=60, seed=seed) for seed in range(5)]).runs.message
     assert list(many) == ["made its 60 steps"] * 5
+
+
+def test_auto_compiles_nothing_that_takes_longer_than_it_gains(monkeypatch):
+    monkeypatch.setattr(compilation, "compiled", never)
+    monkeypatch.setattr(compilation, "_LEAST", 0.0)
+    monkeypatch.setattr(compilation, "_seconds_each", [1e3])
+    assert alone([_auto(steps=60)]).runs.message[0] == "made its 60 steps"
 
 
 def _auto(**given: object) -> Trial:
