@@ -70,7 +70,8 @@ class TracedDraws(Draws):
         device: torch.device | None = None,
     ) -> Tensor:
         """(L, width)."""
-        return torch.special.ndtri(self._drawn(purpose, place, indices, width, longest)).to(dtype)
+        vectors: Tensor = torch.special.ndtri(self._drawn(purpose, place, indices, width, longest))
+        return vectors.to(dtype)
 
     def rows(
         self,

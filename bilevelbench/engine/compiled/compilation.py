@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -159,9 +158,7 @@ class Compilation:
             if self._how == "auto" and gain < _seconds_each[0] * len(self._traced.graph.graph.nodes):
                 return self._give_up()
             start = time.perf_counter()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of a compiler that looks at itself
-                self._stretch = compiled(self._traced, self._leaves(state))
+            self._stretch = compiled(self._traced, self._leaves(state))
             _seconds_each[0] = (time.perf_counter() - start) / len(self._traced.graph.graph.nodes)
             return self._compare(state)
         except Untraceable as error:

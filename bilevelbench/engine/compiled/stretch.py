@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,26 +36,33 @@ def replayed(traced: Traced) -> Stretch:
 
 def compiled(traced: Traced, leaves: Sequence[Tensor]) -> Stretch:
     """One C++ function with the loop inside of it, for any number of steps."""
-    from torch._inductor.compile_fx import compile_fx
-    from torch._inductor.decomposition import select_decomp_table
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
     constants = _apart([constant.contiguous() for constant in traced.constants])
     inputs = [torch.tensor(0), torch.tensor(1), *_apart(leaves), *constants]
-    shapes = FakeTensorMode(shape_env=ShapeEnv())
-    function: Any = compile_fx(
-        _loop(traced, len(leaves)),
-        [shapes.from_tensor(tensor, static_shapes=True) for tensor in inputs],
-        config_patches=_OPTIONS,
-        decompositions={**select_decomp_table(), aten.bmm.default: _thin_product},
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a compiler that looks at itself
+        function = _compiled(_loop(traced, len(leaves)), inputs)
 
     def run(first: int, last: int, leaves: Sequence[Tensor]) -> Sequence[Tensor]:
         _, *after = function(torch.tensor(first), torch.tensor(last), *_apart(leaves), *constants)
         return after
 
     return run
+
+
+def _compiled(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    shapes = FakeTensorMode(shape_env=ShapeEnv())
+    made: Any = compile_fx(
+        graph,
+        [shapes.from_tensor(tensor, static_shapes=True) for tensor in inputs],
+        config_patches=_OPTIONS,
+        decompositions={**select_decomp_table(), aten.bmm.default: _thin_product},
+    )
+    return made  # type: ignore[no-any-return]
 
 
 def _apart(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -28,7 +28,7 @@ class Tape(TorchDispatchMode):
     """Records while it is entered. `constants` are further inputs of the graph, in their order."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.graph, self.constants = fx.Graph(), list[Tensor]()
         self._nodes: dict[int, fx.Node] = {}  # of open tensors
         self._constants: dict[int, fx.Node] = {}
