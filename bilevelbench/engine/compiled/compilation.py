@@ -188,7 +188,7 @@ class Compilation:
              (budget.seconds or float("inf")) / seconds - step)
             for budget, paid in zip((lane.trial.budget for lane in self._record.lanes), cost, strict=True)
         ]  # fmt: skip
-        return min(min(each) for each in limits)
+        return float(min(min(each) for each in limits))
 
 
 def _apart(one: Tensor, other: Tensor) -> float:

@@ -65,7 +65,8 @@ def rebuilt(state: Any, leaves: Sequence[Tensor], open_numbers: bool = False) ->
 def _one(pack: PreparedPack, lanes: int, state: Any, number: int) -> Traced:
     apart = pack.apart(range(lanes))
     apart.oracle.trace()
-    open_number, leaves = torch.tensor(number), [leaf.clone() for leaf in leaves_of(state)]
+    open_number: Any = torch.tensor(number)
+    leaves = [leaf.clone() for leaf in leaves_of(state)]
     tape = Tape([open_number, *leaves])
     with tape, tensors_in_math():
         new = apart.step(open_number, rebuilt(state, leaves, open_numbers=True))
