@@ -13,7 +13,7 @@ import torch
 from helpers import Bowl, Point, Shrink, alone, cli, packed, plugins, trial
 from torch import Tensor
 
-from bilevelbench import Oracle, PerLane
+from bilevelbench import Oracle
 from bilevelbench.engine.compiled import compilation
 from bilevelbench.engine.compiled.stretch import Stretch, compiled, replayed
 from bilevelbench.engine.compiled.trace import Traced
@@ -45,7 +45,7 @@ def loops(monkeypatch):
 def both(method: str, problem: str, seeds: int = 1, **limits: object) -> tuple[Results, Results]:
     """Interpreted and compiled."""
     schedule = Schedule(ratio=1.5, phi=False)
-    among = plugins(Bowl, Shrink, Forked, Uneven, Writes)
+    among = plugins(Bowl, Shrink, Forked, Writes)
     ways = [
         [
             trial(method, problem, seed=seed, schedule=schedule, compile=how, among=among, **limits)
@@ -96,6 +96,17 @@ def test_several_lanes_that_end_at_different_costs(loops):
     assert_alike(*map(packed, trials))
 
 
+def test_lanes_whose_loops_differ_in_length(loops):
+    trials = [
+        [trial(f"f2ba[K={K},eta_x=1e-3]", "quadratic", steps=45, compile=how) for K in (2, 5, 3)]
+        for how in ("never", "always")
+    ]
+    interpreted, in_one_go = map(packed, trials)
+    assert_alike(interpreted, in_one_go)
+    assert interpreted.runs.cost.nunique() == 3
+    assert "compiled" in in_one_go.runs.message[0]
+
+
 def test_a_budget_ends_in_the_same_call(loops):
     interpreted, in_one_go = both("f2ba[K=4,eta_x=1e-3]", "quadratic", cost=1_234)
     assert_alike(interpreted, in_one_go)
@@ -123,18 +134,6 @@ class Writes(Shrink):
         x = new.x.clone()
         x *= 0.5
         return replace(new, x=x)
-
-
-class Uneven(Shrink):
-    """`inner` calls a step, a number of its own in each lane."""
-
-    name = "uneven"
-    inner: PerLane[int] = 3
-
-    def step(self, s: Point, oracle: Oracle) -> Point:
-        for _ in oracle.repeat(self.inner):
-            oracle.grad_g_x(s.x, s.y)
-        return super().step(s, oracle)
 
 
 @pytest.mark.parametrize(
