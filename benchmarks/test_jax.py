@@ -190,15 +190,16 @@ class Compiled(Ours):
         super().__init__(instance, method, 1)
         states = [self.state, self.pack.step(1, self.state)]
         self.traced = trace(self.pack, 1, states, (1, 2))
-        self.stretch = compiled(self.traced, leaves_of(take(self.state, torch.arange(1))))
+        self.leaves, self.padding = leaves_of(take(self.state, torch.arange(1))), self.pack.padding(1)
+        self.stretch = compiled(self.traced, self.leaves)
 
     def __call__(self) -> None:
-        state = self.state
+        leaves = self.leaves
         for first in range(0, STEPS, STRETCH):
             last = min(first + STRETCH, STEPS)
-            leaves = self.stretch(first, last, leaves_of(take(state, torch.arange(1))))
+            leaves = self.stretch(first, last, leaves)
             self.pack.oracle.charge_steps(self.traced.cost.times(last - first))
-            state = take(rebuilt(state, leaves), self.pack.padding(1))
+            take(rebuilt(self.state, leaves), self.padding)
             self.pack.check_counts()
 
 

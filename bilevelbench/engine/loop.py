@@ -194,7 +194,9 @@ class PackRun:
     def _quiet(self, cost: Tally) -> int:
         """How many steps of this cost can be made before any but the last of them has to be followed by something."""
         step, meter = self.progress.step, self.pack.oracle.meter
-        until_look = (self._next.due - meter.most()) / max(float(cost.cost.max()), 1e-9)
+        meter.flush()
+        lanes = zip(self.record.lanes, meter.cost().tolist(), cost.cost.tolist(), strict=False)  # without padding
+        until_look = min((lane.due - paid) / max(each, 1e-9) for lane, paid, each in lanes)
         steps = min(_DIVERGENCE_CHECK - step % _DIVERGENCE_CHECK, self._next.steps - step, until_look)
         return self.record.unnoted(math.ceil(steps))
 

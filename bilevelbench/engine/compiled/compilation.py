@@ -63,6 +63,8 @@ class Compilation:
         self._stretch: Stretch | None = None
         self._comparison: _Comparison | None = None
         self._stretches = 0
+        self._made: tuple[Any, Sequence[Tensor]] = (None, ())  # the last state that was made here, and its leaves
+        self._padding = self._pack.padding(self._lanes)
 
     def go_on(self, state: Any, quiet: Callable[[Tally], int]) -> tuple[Any, int] | None:
         """The state after some compiled steps, and their number; None: the next step is interpreted.
@@ -82,13 +84,17 @@ class Compilation:
         leaves = self._progress.timed(self._stretch, step, step + steps, self._leaves(state))
         self._pack.oracle.charge_steps(self._traced.cost.times(steps))
         self._say()
-        return take(rebuilt(state, leaves), self._pack.padding(self._lanes)), steps
+        new = take(rebuilt(state, leaves), self._padding)
+        self._made = new, leaves
+        return new, steps
 
     @property
     def _lanes(self) -> int:
         return len(self._record.lanes)
 
-    def _leaves(self, state: Any) -> list[Tensor]:
+    def _leaves(self, state: Any) -> Sequence[Tensor]:
+        if state is self._made[0]:
+            return self._made[1]
         return leaves_of(take(state, torch.arange(self._lanes)))
 
     def _say(self, refused: str = "") -> None:
