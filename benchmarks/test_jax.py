@@ -1,8 +1,9 @@
 """Stochastic methods against the same in jitted JAX, whole stretches of steps compiled; float64, one thread.
 
-One trial over one compiled run, and one of 36 trials in a pack over it; steps with a mini-batch of 64 rows, or with all.
-The peer has its own random numbers, and makes the same step if it gets our rows. Processor time, ratios of minima, taken in
-turns within one run. Nothing is asserted about time here: the numbers go to summary.json. Needs `bilevelbench[peers]`.
+One trial, interpreted and compiled, over one compiled run, and one of 36 trials in a pack over it; steps with a mini-batch
+of 64 rows, or with all. The peer has its own random numbers, and makes the same step if it gets our rows. Processor time,
+ratios of minima, taken in turns within one run. Nothing is asserted about time here: the numbers go to summary.json. Needs
+`bilevelbench[peers]`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from turns import fastest
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.compiled.stretch import compiled
+from bilevelbench.engine.compiled.trace import leaves_of, rebuilt, trace
 from bilevelbench.engine.setup import PreparedPack
+from bilevelbench.model.lanes import take
 from bilevelbench.model.torch_state import default_dtype
 
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
@@ -27,7 +31,7 @@ jax = pytest.importorskip("jax", reason="the peers of this benchmark need JAX: p
 jax.config.update("jax_enable_x64", True)
 jnp = jax.numpy
 
-STEPS, BATCH = 20, 64
+STEPS, STRETCH, BATCH = 20, 16, 64
 PROBLEMS = {
     "quadratic_sum": {"dim_x": 20, "dim_y": 10, "n": 256, "m": 256},
     "logreg_digits": {},
@@ -179,6 +183,26 @@ class Ours:
         return x, drawn
 
 
+class Compiled(Ours):
+    """The steps of one trial, compiled, and charged and padded after each stretch as in a run."""
+
+    def __init__(self, instance: Any, method: Any) -> None:
+        super().__init__(instance, method, 1)
+        states = [self.state, self.pack.step(1, self.state)]
+        self.traced = trace(self.pack, 1, states, (1, 2))
+        self.leaves, self.padding = leaves_of(take(self.state, torch.arange(1))), self.pack.padding(1)
+        self.stretch = compiled(self.traced, self.leaves)
+
+    def __call__(self) -> None:
+        leaves = self.leaves
+        for first in range(0, STEPS, STRETCH):
+            last = min(first + STRETCH, STEPS)
+            leaves = self.stretch(first, last, leaves)
+            self.pack.oracle.charge_steps(self.traced.cost.times(last - first))
+            take(rebuilt(self.state, leaves), self.padding)
+            self.pack.check_counts()
+
+
 @pytest.mark.parametrize(("problem", "method"), CASES, ids=["-".join(case) for case in CASES])
 def test_against_jax(benchmark, summary, problem, method):
     built = make(registry().problem(problem), PROBLEMS[problem])
@@ -186,6 +210,7 @@ def test_against_jax(benchmark, summary, problem, method):
         instance = built.build()
     settings = make(registry().algorithm(method), METHODS[method]).resolve(instance.constants)
     peer, one, many = Peer(built, settings), Ours(instance, settings, 1), Ours(instance, settings, 36)
+    in_one_go = Compiled(instance, settings)
     x0, y0 = (jnp.asarray(t.reshape(-1).numpy()) for t in (instance.x0, instance.y0))
     state = (x0, y0, y0 if method.startswith("f2") else jnp.zeros_like(y0))
     x, drawn = one.recorded()
@@ -196,8 +221,10 @@ def test_against_jax(benchmark, summary, problem, method):
     theirs, _, _ = jax.jit(lambda state: peer.step(state, recorded))(state)
     np.testing.assert_allclose(x.numpy(), theirs, rtol=1e-8)  # the same step on the same rows
     key = jax.random.key(0)
-    compiled = lambda: jax.block_until_ready(peer.run(state, key))  # noqa: E731
-    compiled()
-    alone, packed, jitted = benchmark.pedantic(fastest, args=(one, many, compiled), kwargs={"rounds": 15}, rounds=1)
+    peer_loop = lambda: jax.block_until_ready(peer.run(state, key))  # noqa: E731
+    peer_loop()
+    works = one, in_one_go, many, peer_loop
+    alone, ours, packed, jitted = benchmark.pedantic(fastest, args=works, kwargs={"rounds": 15}, rounds=1)
     summary[f"jax_ratio_{problem}_{method}"] = alone / jitted
+    summary[f"jax_ratio_{problem}_{method}_compiled"] = ours / jitted
     summary[f"jax_ratio_{problem}_{method}_lane_of_36"] = packed / 36 / jitted

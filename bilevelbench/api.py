@@ -30,7 +30,7 @@ from bilevelbench.model.problem import Problem
 from bilevelbench.plan.packs import plan
 from bilevelbench.plan.spec_text import parse_lists, parse_spec
 from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite
-from bilevelbench.plan.trial import SESSION, Schedule, Spec, Trial, checked_budget
+from bilevelbench.plan.trial import SESSION, Compile, Schedule, Spec, Trial, checked_budget
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.plan.tuning import Tune
 from bilevelbench.report.notebook import Results
@@ -57,6 +57,7 @@ def run(
     out: str | Path | None = None,
     jobs: int = 0,
     progress: bool | None = None,
+    compile: Compile = "never",
 ) -> Results:
     """Every method on every problem with every seed; `.runs` has one row per trial, `.curve` one per evaluation.
 
@@ -65,6 +66,7 @@ def run(
     Methods and problems are names, files or objects. `budget` is in calls (samples on a stochastic problem). With `out`
     the results are stored there, and what is stored already is not run again. `jobs` is the number of
     worker processes; 0 runs in this one. `progress=True` shows how far it is, as does None where somebody watches.
+    `compile="auto"` compiles steps where that pays, "always" wherever it can be done; they round otherwise then.
     """
     folder = None if out is None else Path(out).absolute()  # plugins may change the working directory
     registry = _session()
@@ -72,7 +74,7 @@ def run(
     trials = [
         make_trial(
             registry, a, p, seed=seed, budget=limit, targets=tuple(targets), schedule=schedule or Schedule(), dtype=dtype,
-            label=str(a),
+            label=str(a), compile=compile,
         )
         for p in _specs(problems, registry)
         for a in _specs(algorithms, registry)

@@ -78,6 +78,14 @@ class AgentLost(MethodError):
     """An agent of a distributed method died, failed or fell silent."""
 
 
+class Untraceable(Exception):
+    """A step that cannot be compiled; the text says why, after "since"."""
+
+
+class CompiledDiffers(Exception):
+    """Compiled steps that a trial has made are not those of its method; the text says how."""
+
+
 class BudgetExhausted(BaseException):
     """Every lane has spent its budget. A BaseException, so that no `except Exception` of a method eats it."""
 

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -48,6 +48,10 @@ TimeLimit = Annotated[
 Targets = Annotated[list[float] | None, typer.Option("--target", help="Stop at this norm of grad phi; repeatable.")]
 NoPhi = Annotated[
     bool, typer.Option("--no-phi", help="Do not solve the lower level for phi where it has no closed form.")
+]
+CompileSteps = Annotated[
+    str | None,
+    typer.Option("--compile", help="auto, never or always: compile steps to C++. Rounds otherwise; default: never."),
 ]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float64 or float32.")]
 
@@ -96,7 +100,7 @@ def _single(option: str, text: str) -> str:
 def override(plan: Suite, **options: Any) -> Suite:
     """Options that were given win over the suite, also over what it says of single problems. Any limit given replaces
     the whole budget."""
-    from bilevelbench.plan.trial import checked_budget
+    from bilevelbench.plan.trial import Compile, checked_budget
 
     update: dict[str, Any] = {}
     of_problems: dict[str, Any] = {}
@@ -119,6 +123,10 @@ def override(plan: Suite, **options: Any) -> Suite:
         if options["dtype"] not in ("float64", "float32"):
             raise InvalidInput(f"--dtype {options['dtype']}: choose float64 or float32")
         update["dtype"] = options["dtype"]
+    if (how := options.get("compile")) is not None:
+        if how not in get_args(Compile):
+            raise InvalidInput(f"--compile {how}: choose {', '.join(get_args(Compile))}")
+        update["compile"] = how
     return plan.model_copy(update={**update, **_each_problem(plan, of_problems)})
 
 

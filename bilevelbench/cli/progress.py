@@ -16,7 +16,7 @@ from bilevelbench.display import bar
 from bilevelbench.execute.executor import Done, Executor, OnDone
 from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
-from bilevelbench.report.analysis.failures import sentences
+from bilevelbench.report.analysis.failures import not_compiled, sentences
 from bilevelbench.report.analysis.intervals import ranking
 from bilevelbench.report.analysis.summary import (
     MAPPED,
@@ -66,6 +66,8 @@ def run_with_progress(
     say(console, f"page: {out / 'index.html'}")
     print_ranking(console, chosen)
     print_failures(console, chosen)
+    for sentence in not_compiled(chosen.runs)[:_FAILURES]:
+        say(console, f"note: {sentence}")
     return chosen
 
 

@@ -11,6 +11,7 @@ import typer
 from bilevelbench.cli.console import interruptible, say, terminal, warn_failures
 from bilevelbench.cli.options import (
     BudgetLimit,
+    CompileSteps,
     Dtype,
     ExecutorName,
     Jobs,
@@ -49,6 +50,7 @@ def run(
     target: Targets = None,
     no_phi: NoPhi = False,
     dtype: Dtype = None,
+    compile_: CompileSteps = None,
     jobs: Jobs = None,
     memory: Memory = None,
     part: Annotated[
@@ -84,7 +86,16 @@ def run(
         warn_failures(registry())
         workers = execution.open(registry())
         plans = [
-            override(plan, seeds=seeds, budget=budget, steps=steps, seconds=seconds, target=target, dtype=dtype)
+            override(
+                plan,
+                seeds=seeds,
+                budget=budget,
+                steps=steps,
+                seconds=seconds,
+                target=target,
+                dtype=dtype,
+                compile=compile_,
+            )
             for plan in suites_of(registry(), method or [], problem or [], all_, suite)
         ]
         if no_phi:

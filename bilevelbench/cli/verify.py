@@ -121,6 +121,7 @@ def _in_python(trial: Trial) -> str:
     options = {"seeds": [trial.seed], **{"budget" if k == "cost" else k: v for k, v in limits.items()}}
     options |= {"targets": list(trial.targets)} if trial.targets else {}
     options |= {"dtype": trial.dtype} if trial.dtype != "float64" else {}
+    options |= {"compile": trial.compile} if trial.compile != "never" else {}
     told = ", ".join(f"{name}={value!r}" for name, value in options.items())
     schedule = trial.schedule.model_dump(exclude_defaults=True)
     inside = ", ".join(f"{name}={value!r}" for name, value in schedule.items())

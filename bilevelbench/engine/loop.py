@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,13 +19,17 @@ from bilevelbench.engine.record import PackResult, Progress, Record, failure_row
 from bilevelbench.engine.sanity import check_state, explain
 from bilevelbench.engine.setup import PreparedPack, SetupFailure, prepare
 from bilevelbench.engine.watch import Watch
-from bilevelbench.errors import BudgetExhausted, CountsDisagree, Tampered
+from bilevelbench.errors import BudgetExhausted, CompiledDiffers, CountsDisagree, Tampered
 from bilevelbench.model.lanes import take
 from bilevelbench.model.rounding import one_thread
+from bilevelbench.oracle.meter import Tally
 from bilevelbench.plan.packs import halves
-from bilevelbench.plan.trial import Trial
+from bilevelbench.plan.trial import Compile, Trial
 from bilevelbench.processes import noticing_ctrl_c
 from bilevelbench.results.status import Status
+
+if TYPE_CHECKING:
+    from bilevelbench.engine.compiled.compilation import Compilation
 
 _DIVERGENCE_CHECK = 16  # steps between checks for what is not finite
 
@@ -41,9 +45,11 @@ def run_pack(trials: Sequence[Trial], registry: Registry) -> PackResult:
         return _run_pack(trials, registry, pressed)
 
 
-def _run_pack(trials: Sequence[Trial], registry: Registry, pressed: Callable[[], bool]) -> PackResult:
+def _run_pack(
+    trials: Sequence[Trial], registry: Registry, pressed: Callable[[], bool], not_compiled: str = ""
+) -> PackResult:
     try:
-        run = PackRun(trials, prepare(trials, registry))
+        run = PackRun(trials, prepare(trials, registry), not_compiled=not_compiled)
         result = run.run()
         if trials[0].strangers:
             _check_functions(run.pack)
@@ -51,6 +57,8 @@ def _run_pack(trials: Sequence[Trial], registry: Registry, pressed: Callable[[],
     except BaseException as error:  # not only PackFailed: a method may call sys.exit, or be impossible to pack
         if isinstance(error, KeyboardInterrupt) and pressed():
             raise
+        if isinstance(error, CompiledDiffers):
+            return _run_pack(trials, registry, pressed, str(error))
         if isinstance(error, Tampered):
             restore()
             if len(trials) == 1:
@@ -62,7 +70,7 @@ def _run_pack(trials: Sequence[Trial], registry: Registry, pressed: Callable[[],
             return failure_row(trials[0], said.rstrip(": "))
         result = PackResult()
         for half in halves(tuple(trials)):
-            result.extend(_run_pack(half, registry, pressed))
+            result.extend(_run_pack(half, registry, pressed, not_compiled))
         return result
 
 
@@ -85,7 +93,12 @@ class PackRun:
     """One pack on its way. Someone who waits for it has a `watch`, and a pack of one trial, which may have `begun`."""
 
     def __init__(
-        self, trials: Sequence[Trial], pack: PreparedPack, watch: Watch | None = None, begun: Begun | None = None
+        self,
+        trials: Sequence[Trial],
+        pack: PreparedPack,
+        watch: Watch | None = None,
+        begun: Begun | None = None,
+        not_compiled: str = "",
     ) -> None:
         bent = 0 if pack.instance.is_bent else None
         lanes = [Lane(t, method.given(), bent_step=bent) for t, method in zip(trials, pack.methods, strict=True)]
@@ -95,6 +108,7 @@ class PackRun:
         self.state: Any = None
         self.error: Exception | None = None  # what ended a pack of one trial
         self._endings = Endings(self.record)
+        self._compilation = _compilation(trials[0].compile, self.record, not_compiled)
         self._order = [trial.id for trial in trials]
         self._begun = begun
         self._began = False  # `init` is over
@@ -107,6 +121,8 @@ class PackRun:
         began = time.perf_counter()
         try:
             self._loop()
+        except CompiledDiffers:
+            raise
         except Exception as error:
             if len(self._order) > 1:
                 raise PackFailed from error
@@ -150,6 +166,12 @@ class PackRun:
         while record.lanes:
             before, noted = self.state, record.noted
             record.note(before)
+            if self._compilation is not None and (done := self._compilation.go_on(before, self._quiet)):
+                self.state, steps = done
+                progress.step += steps
+                progress.width += steps * len(record.lanes)
+                self._check()
+                continue
             if self._is_guarded:
                 x, y = record.point(before)
                 self._given = x.clone(), y.clone()
@@ -168,6 +190,15 @@ class PackRun:
                 self._leave(ghosts)
             self._check()
             self._tell(*first)
+
+    def _quiet(self, cost: Tally) -> int:
+        """How many steps of this cost can be made before any but the last of them has to be followed by something."""
+        step, meter = self.progress.step, self.pack.oracle.meter
+        meter.flush()
+        lanes = zip(self.record.lanes, meter.cost().tolist(), cost.cost.tolist(), strict=False)  # without padding
+        until_look = min((lane.due - paid) / max(each, 1e-9) for lane, paid, each in lanes)
+        steps = min(_DIVERGENCE_CHECK - step % _DIVERGENCE_CHECK, self._next.steps - step, until_look)
+        return self.record.unnoted(math.ceil(steps))
 
     def _check_given(self, before: Any) -> None:
         """The state before a step that is undone becomes the answer, so the step must not have written to it."""
@@ -273,9 +304,19 @@ class PackRun:
             index = self.pack.narrow(stay)
             self.state = take(self.state, index)
             self.record.narrow(stay, index)
+            if self._compilation is not None:
+                self._compilation.restart()
         else:
             self.record.lanes = []
         self._next = _Next.of(self.record.lanes)
+
+
+def _compilation(how: Compile, record: Record, refused: str) -> Compilation | None:
+    if how == "never":
+        return None
+    from bilevelbench.engine.compiled.compilation import Compilation  # not for everyone: it takes a second to import
+
+    return Compilation(how, record, refused)
 
 
 @dataclass(frozen=True)

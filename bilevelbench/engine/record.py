@@ -87,6 +87,7 @@ class Record:
         self.lanes, self.pack, self.progress, self.watch = lanes, pack, progress, watch
         self.schedule = lanes[0].trial.schedule
         self.result = PackResult()
+        self.remarks: Sequence[str] = ()  # what every row has to say of how its steps were made
         self.noted = Noted(torch.zeros(pack.oracle.L, 1, dtype=torch.float64, device="cpu"))
         self.last = self.answer = pack.instance.x0, pack.instance.y0  # of the lanes that ended last
         self._evaluator = self._evaluator_of(pack.instance)
@@ -116,14 +117,24 @@ class Record:
         if self.schedule.mean:
             grad_sum = grad_sum + self._evaluator.stationarity(x, y).cpu().double()
         if drawn:
-            if self._reservoir is None:
-                self._reservoir = Draws(self.pack.oracle.seeds)
-            step = self.progress.step
-            u = self._reservoir.uniform("answer", (), (step,), 1, 32)[0]
-            new = torch.from_numpy(u * (step + 1) < 1).reshape(-1, 1)
+            new = self._is_kept(self.progress.step)
             old = kept or (x, y)
             kept = keep(new, x, old[0]), keep(new, y, old[1])
         self.noted = Noted(grad_sum, kept)
+
+    def unnoted(self, most: int) -> int:
+        """Steps from here on, at most so many, between which no point is kept for an answer."""
+        if self.pack.algorithm.reports != "random":
+            return most
+        step = self.progress.step
+        return next((n for n in range(1, most) if self._is_kept(step + n).any()), most)
+
+    def _is_kept(self, step: int) -> Tensor:
+        """(L, 1): where the answer so far is replaced by the point after this step."""
+        if self._reservoir is None:
+            self._reservoir = Draws(self.pack.oracle.seeds)
+        u = self._reservoir.uniform("answer", (), (step,), 1, 32)[0]
+        return torch.from_numpy(u * (step + 1) < 1).reshape(-1, 1)
 
     @contextmanager
     def undone(self, noted: Noted) -> Iterator[None]:
@@ -194,7 +205,7 @@ class Record:
             "peak_memory": peak_memory(),
         }
         for end, (i, (status, message)) in zip(ends, endings.items(), strict=True):
-            message = "; ".join((message, *meter.remarks(i), *self._doubts(i)))
+            message = "; ".join((message, *meter.remarks(i), *self._doubts(i), *self.remarks))
             counts = {name: float(column[i]) for name, column in columns.items()}
             row = self.lanes[i].run_row(status, message, certificate=self._certificate(i), **shared, **counts, **end)
             self.result.runs.append(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Sequence
@@ -112,6 +113,19 @@ class PreparedPack:
         """The instance of some lanes, padded like a pack, so that no number depends on which other lanes are looked at."""
         index = torch.tensor(self._widen(which))
         return self.instance.take(index), index
+
+    def padding(self, lanes: int) -> Tensor:
+        """Where the lanes of this pack are among so many that are not padded."""
+        return torch.tensor(self._widen(range(lanes)))
+
+    def apart(self, lanes: Sequence[int]) -> PreparedPack:
+        """These lanes without padding, on a meter of their own: nothing that is asked there is charged here."""
+        other, index = copy.copy(self), torch.tensor(lanes)
+        other.wide, other.algorithm = False, take(self.algorithm, index)
+        other.instance = self.instance.take(index).apart()
+        other.oracle = Oracle(other.instance, self.algorithm.uses, [self.oracle.seeds[i] for i in lanes])
+        other._remember_loops()
+        return other
 
     def _widen(self, lanes: Sequence[int]) -> list[int]:
         return padded(lanes, _pad(self.wide))

@@ -9,13 +9,15 @@ from typing import Any
 
 #: What a trial says beside what was asked.
 _BESIDE = ("id", "label")
+#: What makes no other trial by being there with this value: trials had ids before they had these fields.
+_USUAL = {"tuned": ("", False), "compile": ("never",)}
 #: How JSON, which has no such numbers, writes those that are not finite.
 _NOT_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 
 
 def trial_id(asked: Mapping[str, Any]) -> str:
-    """Of a trial as JSON values: its label, the places of loose files and an empty `tuned` make no other trial."""
-    rest = {name: value for name, value in asked.items() if name not in _BESIDE and (name != "tuned" or value)}
+    """Of a trial as JSON values: its label, the places of loose files and fields of the usual value make no other trial."""
+    rest = {n: value for n, value in asked.items() if n not in _BESIDE and value not in _USUAL.get(n, ())}
     for named in ("algorithm", "problem"):
         rest[named] = {name: value for name, value in asked[named].items() if name != "file"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))

@@ -18,37 +18,41 @@ from torch import Tensor
 U64 = npt.NDArray[np.uint64]
 F64 = npt.NDArray[np.float64]
 
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+#: The finaliser: shift, xor and multiply, twice, and a last shift and xor.
+MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), 31)
 _BLOCK_NUMBERS = 1 << 15  # draws made at once along the innermost index
-_BLOCK_LONGEST = 32
+BLOCK_LONGEST = 32
 
 
-def _mix(h: U64) -> U64:
-    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return h ^ (h >> np.uint64(31))
+def mix(h: U64) -> U64:
+    (first, by), (second, by_then), last = MIX
+    h = (h ^ (h >> np.uint64(first))) * np.uint64(by)
+    h = (h ^ (h >> np.uint64(second))) * np.uint64(by_then)
+    return h ^ (h >> np.uint64(last))
 
 
 def _mix_int(h: int) -> int:
-    h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & _MASK
-    return h ^ (h >> 31)
+    (first, by), (second, by_then), last = MIX
+    h = ((h ^ (h >> first)) * by) & MASK
+    h = ((h ^ (h >> second)) * by_then) & MASK
+    return h ^ (h >> last)
 
 
 def fold(purpose: str, address: Sequence[int]) -> int:
     """One 64-bit key for a purpose and a place."""
-    h = zlib.crc32(purpose.encode()) + _GOLDEN
+    h = zlib.crc32(purpose.encode()) + GOLDEN
     for number in address:
-        h = _mix_int((h + _GOLDEN * (number + 1)) & _MASK)
+        h = _mix_int((h + GOLDEN * (number + 1)) & MASK)
     return h
 
 
 def numbers(seeds: U64, keys: U64, count: int) -> F64:
     """Uniforms in (0, 1) of shape (len(keys), count, len(seeds))."""
-    lane = _mix(keys[:, None] ^ _mix(seeds * np.uint64(_GOLDEN) + np.uint64(1))[None, :])
-    counter = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-    h = _mix(lane[:, None, :] + counter[None, :, None])
+    lane = mix(keys[:, None] ^ mix(seeds * np.uint64(GOLDEN) + np.uint64(1))[None, :])
+    counter = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+    h = mix(lane[:, None, :] + counter[None, :, None])
     return ((h >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # with 53 bits the largest would round to 1
 
 
@@ -64,7 +68,7 @@ class Draws:
         from scipy.special import ndtri
 
         self._quantile = ndtri
-        self.seeds: U64 = np.array([seed & _MASK for seed in seeds], dtype=np.uint64)
+        self.seeds: U64 = np.array([seed & MASK for seed in seeds], dtype=np.uint64)
         # Lanes of one seed have the same numbers, which are made once: those of lane i are number `which[i]` of the different.
         self._different, self._which = np.unique(self.seeds, return_inverse=True)
         self._blocks: dict[tuple[object, ...], tuple[tuple[int, ...], int, F64]] = {}
@@ -139,10 +143,10 @@ class Draws:
         if held is not None and held[0] == outer and 0 <= index - held[1] < len(held[2]):
             kept: F64 = held[2][index - held[1]]
             return kept
-        block = max(1, min(_BLOCK_LONGEST, longest, _BLOCK_NUMBERS // max(1, count * len(self.seeds))))
+        block = max(1, min(BLOCK_LONGEST, longest, _BLOCK_NUMBERS // max(1, count * len(self.seeds))))
         first = index - index % block
         key = np.uint64(fold(purpose, (len(place), *place, *outer)))
-        keys = _mix(key + np.arange(first + 1, first + 1 + block, dtype=np.uint64) * np.uint64(_GOLDEN))
+        keys = mix(key + np.arange(first + 1, first + 1 + block, dtype=np.uint64) * np.uint64(GOLDEN))
         made = numbers(self._different, keys, count)
         if law == "normal":
             made = self._quantile(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -144,8 +145,8 @@ class Loops:
 
     # ------------------------------------------------------------------------------------------------ for the runner
 
-    def begin_step(self, step: int) -> None:
-        """Draws of this step are addressed by its number."""
+    def begin_step(self, step: Any) -> None:
+        """Draws of this step are addressed by its number, a tensor in an oracle that is traced."""
         root = self._frames[0]
         del self._frames[1:]
         root.index, root.seen = step, 0

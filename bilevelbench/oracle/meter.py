@@ -38,6 +38,32 @@ class Spent:
         return float(self.samples.sum())
 
 
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """What steps have cost: passes by query, and the calls and samples of each lane, (queries, L)."""
+
+    passes: tuple[int, ...]
+    calls: F64
+    samples: F64
+
+    def __sub__(self, other: Tally) -> Tally:
+        passes = tuple(a - b for a, b in zip(self.passes, other.passes, strict=True))
+        return Tally(passes, self.calls - other.calls, self.samples - other.samples)
+
+    def times(self, n: int) -> Tally:
+        return Tally(tuple(n * each for each in self.passes), n * self.calls, n * self.samples)
+
+    def is_same(self, other: Tally) -> bool:
+        alike = np.array_equal(self.calls, other.calls) and np.array_equal(self.samples, other.samples)
+        return alike and self.passes == other.passes
+
+    @property
+    def cost(self) -> F64:
+        """(L,)."""
+        total: F64 = self.samples.sum(0)
+        return total
+
+
 class Meter:
     """`calls` and `samples` are (queries, L); `ghost` lanes have met a call that their budget does not cover."""
 
@@ -176,6 +202,27 @@ class Meter:
         self.flush()
         self.calls += spent.calls[:, None]
         self.samples += spent.samples[:, None]
+        self._update_slack()
+
+    def tally(self, lanes: int) -> Tally:
+        """All that was charged to the first lanes."""
+        self.flush()
+        return Tally(tuple(self.passes), self.calls[:, :lanes].copy(), self.samples[:, :lanes].copy())
+
+    def covered(self, step: Tally) -> float:
+        """How many such steps every lane can pay."""
+        self.flush()
+        lanes = len(step.cost)
+        left, cost = (self.budgets - self.cost())[:lanes], step.cost
+        return float(np.floor(np.divide(left, cost, out=np.full(lanes, np.inf), where=cost > 0)).min())
+
+    def charge_steps(self, spent: Tally) -> None:
+        """What steps cost that nobody asked for call by call; the caller knows that it is covered."""
+        self.flush()
+        lanes = spent.calls.shape[1]
+        self.calls[:, :lanes] += spent.calls
+        self.samples[:, :lanes] += spent.samples
+        self.passes[:] = self._flushed[:] = [a + b for a, b in zip(self.passes, spent.passes, strict=True)]
         self._update_slack()
 
     def take(self, lanes: Sequence[int], real: Sequence[bool]) -> None:

@@ -18,9 +18,10 @@ from bilevelbench.model.queries import QUERIES, Level, Query
 from bilevelbench.oracle.draws import Draws, fold
 from bilevelbench.oracle.fast_path import gradient_query, plain, product_query
 from bilevelbench.oracle.loops import Loops
-from bilevelbench.oracle.meter import Meter
+from bilevelbench.oracle.meter import Meter, Tally
 from bilevelbench.oracle.sample import Order, Sample
 from bilevelbench.oracle.sampler import Sampler, bounds_of
+from bilevelbench.oracle.traced_draws import TracedDraws
 
 
 class BlockQuery(Protocol):
@@ -229,7 +230,7 @@ class Oracle(Loops):
             raise InvalidInput(f"a draw needs the size of its last axis, 1 or more; got shape {shape}")
         place, indices, longest = self._address()
         made = law("method", place, indices, int(np.prod(shape)), longest)
-        drawn = torch.from_numpy(made).reshape(*shape, self.L).movedim(-1, -2)
+        drawn = torch.as_tensor(made).reshape(*shape, self.L).movedim(-1, -2)
         return drawn.to(self.dtype).contiguous().to(self.device)
 
     # ------------------------------------------------------------------------------------------------ agents
@@ -259,6 +260,15 @@ class Oracle(Loops):
             self.meter.restart_passes()
         self._plug(instance)
         return instance
+
+    def charge_steps(self, spent: Tally) -> None:
+        """Steps that were made past the door, compiled: on the meter and in the count below it, as asking puts them there."""
+        self.meter.charge_steps(spent)
+        self._asked.passes[:] = [a + b for a, b in zip(self._asked.passes, spent.passes, strict=True)]
+
+    def trace(self) -> None:
+        """From now on a step is given as a tensor, and what is drawn in it follows from that."""
+        self._draws = self._sample_draws = TracedDraws(self.seeds)
 
     @property
     def seeds(self) -> list[int]:

@@ -212,7 +212,7 @@ class Sampler:
             vector = draws.normal_vectors(purpose, xi.place, xi.indices, width, xi.longest, self.dtype, self.device)
         else:
             made = draws.normal(purpose, xi.place, xi.indices, xi.points * width, xi.longest)
-            vector = torch.from_numpy(made).reshape(xi.points, width, -1).movedim(-1, -2).to(self.dtype).contiguous()
+            vector = torch.as_tensor(made).reshape(xi.points, width, -1).movedim(-1, -2).to(self.dtype).contiguous()
             vector = vector.to(self.device)
         size = xi.size if isinstance(xi.size, int) else xi.size.to(self.dtype)
         xi.noise[purpose] = vector = vector * (sigma / (width * size) ** 0.5)

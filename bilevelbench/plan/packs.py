@@ -22,7 +22,7 @@ def plan(trials: Sequence[Trial], registry: Registry) -> list[tuple[Trial, ...]]
         problem = registry.problem(trial.problem.key).value
         alike = (
             trial.algorithm.key, repr(trial.algorithm.params), trial.plugin_version, trial.problem.key,
-            repr(trial.problem.params), trial.problem_plugin_version, trial.dtype, trial.schedule,
+            repr(trial.problem.params), trial.problem_plugin_version, trial.dtype, trial.schedule, trial.compile,
         )  # fmt: skip
         key = keys[alike] if alike in keys else keys.setdefault(alike, pack_key(trial, registry))
         groups.setdefault(key, []).append(trial)
@@ -46,7 +46,7 @@ def part_of(trials: Sequence[Trial], registry: Registry, part: str) -> list[Tria
 
 
 def pack_key(trial: Trial, registry: Registry) -> str:
-    """Equal for trials that can share a pack: same classes, structural fields, problem, dtype and schedule."""
+    """Equal for trials that can share a pack: same classes, structural fields, problem, dtype, schedule and way of stepping."""
     algorithm = registry.algorithm(trial.algorithm.key)
     problem = registry.problem(trial.problem.key)
     lane_fields = algorithm.value.per_lane()
@@ -57,7 +57,7 @@ def pack_key(trial: Trial, registry: Registry) -> str:
         data.pop("data_seed", None)
     parts = [
         trial.algorithm.name, trial.plugin_version, structural, trial.problem.name, trial.problem_plugin_version, data,
-        trial.dtype, trial.schedule.model_dump(),
+        trial.dtype, trial.schedule.model_dump(), trial.compile,
     ]  # fmt: skip
     return json.dumps(parts, sort_keys=True, default=repr)
 

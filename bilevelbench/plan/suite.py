@@ -14,7 +14,7 @@ from bilevelbench.errors import InvalidInput, faults
 from bilevelbench.plan.figure import PaperFigure
 from bilevelbench.plan.pairing import obstacle
 from bilevelbench.plan.spec_text import MOST, expand, parse_spec
-from bilevelbench.plan.trial import Budget, Frozen, Schedule, Spec, Trial
+from bilevelbench.plan.trial import Budget, Compile, Frozen, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.plan.tuning import Tune
 from bilevelbench.untrusted import Refused, read_bytes
@@ -77,7 +77,8 @@ class Suite(Frozen):
 
     Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` says how `bilevelbench tune`
     searches; `tuned` is the metric by which the parameters were chosen, in a suite that it has written. `figure` is
-    what a report makes of it.
+    what a report makes of it. `compile`: whether steps are compiled, which rounds otherwise: "auto" where that pays,
+    "always" wherever it can be done.
     """
 
     title: str = ""
@@ -94,6 +95,7 @@ class Suite(Frozen):
     dtype: Literal["float64", "float32"] = "float64"
     tune: Tune = Tune()
     tuned: str = ""
+    compile: Compile = "never"
     figure: PaperFigure | None = None
 
     @classmethod
@@ -121,6 +123,7 @@ class Suite(Frozen):
                         dtype=self.dtype,
                         label=label,
                         tuned=self.tuned,
+                        compile=self.compile,
                     )
                     out.setdefault(trial.id, trial)
         return list(out.values())

@@ -30,6 +30,10 @@ BUILT_IN = "bilevelbench"
 SESSION = "this session"
 
 
+#: Whether steps are compiled: where that pays, not at all, or wherever it can be done.
+Compile = Literal["auto", "never", "always"]
+
+
 class Frozen(BaseModel):
     """Settings as data; a field that is not known is an error with a suggestion."""
 
@@ -145,6 +149,7 @@ class Trial(Frozen):
     `seed` drives noise, samples and the method's own draws; the data come from the problem's `data_seed`. The id hashes
     the trial as written together with the plugins' names and versions; nothing else decides whether a result is reused.
     `tuned`: the metric by which `bilevelbench tune` chose its parameters, if it did: tables and boards rank by it.
+    `compile`: whether its steps are compiled, which rounds otherwise and is therefore another trial.
     """
 
     algorithm: Spec
@@ -160,6 +165,7 @@ class Trial(Frozen):
     problem_plugin_version: str = ""
     label: str = ""
     tuned: str = ""
+    compile: Compile = "never"
 
     @model_validator(mode="after")
     def _targets_are_seen(self) -> Self:

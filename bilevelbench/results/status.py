@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Self
 
+#: How the `message` of a trial begins to say why its steps were interpreted; it says so last.
+NOT_COMPILED = "not compiled, since "
+
 
 class Status(StrEnum):
     """The column `status` of `runs`; a member is the text that is stored.

@@ -211,8 +211,8 @@ def _unmix(h: int) -> int:
 @pytest.mark.parametrize("wanted", [0, (1 << 64) - 1])
 def test_the_extreme_hashes_give_uniforms_inside_the_open_interval(wanted):
     mask = (1 << 64) - 1
-    seed = int(draws._mix(np.array([1], dtype=np.uint64))[0])  # what seed 0 contributes
-    key = _unmix((_unmix(wanted) - draws._GOLDEN) & mask) ^ seed
+    seed = int(draws.mix(np.array([1], dtype=np.uint64))[0])  # what seed 0 contributes
+    key = _unmix((_unmix(wanted) - draws.GOLDEN) & mask) ^ seed
     u = numbers(np.array([0], dtype=np.uint64), np.array([key], dtype=np.uint64), 1).item()
     assert u == (2.0**-53 if wanted == 0 else 1 - 2.0**-53)
 

@@ -7,6 +7,7 @@ import pandas as pd
 from bilevelbench.report.analysis.summary import titled
 from bilevelbench.report.text import printable
 from bilevelbench.results import reached
+from bilevelbench.results.status import NOT_COMPILED
 
 #: At most this many seeds or names are written out.
 _NAMED = 8
@@ -27,6 +28,16 @@ def sentences(runs: pd.DataFrame) -> list[str]:
         f"{len(group)} trial{'' if len(group) == 1 else 's'} of {_names(group['method'].unique())} on "
         f"{_names(group['title'].unique())} ended as {status}: {message}"
         for (status, message), group in _lost(runs).groupby(["status", "message"], sort=False)
+    ]
+
+
+def not_compiled(runs: pd.DataFrame) -> list[str]:
+    """Which trials were interpreted although they were to be compiled, and why: one sentence for all that say the same."""
+    told = titled(runs).assign(why=runs["message"].str.extract(f"{NOT_COMPILED}(.*)", expand=False))
+    return [
+        f"the steps of {_names(group['method'].unique())} on {_names(group['title'].unique())} were interpreted, since "
+        f"{printable(why)}"
+        for why, group in told.dropna(subset="why").groupby("why", sort=False)
     ]
 
 
