@@ -67,6 +67,21 @@ def cause_of_death(code: int | None) -> str:
     return f"was killed by signal {name} in the middle of the trial{hint}"
 
 
+def is_alive(pid: int) -> bool:
+    """Whether this machine has such a process, of whomever."""
+    if sys.platform == "win32":  # where the signal 0 is Ctrl-C
+        import psutil
+
+        return bool(psutil.pid_exists(pid))
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def peak_memory() -> int:
     """The most memory that this process has had so far, in bytes."""
     if sys.platform == "win32":

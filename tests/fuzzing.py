@@ -5,15 +5,18 @@ from __future__ import annotations
 import copy
 import signal
 import time
+import tomllib
 import warnings
 from contextlib import suppress
 
 import pytest
+import tomli_w
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import BilevelbenchError
+from bilevelbench.studies.tuning.record import _set as without_none
 
 #: For the test of each kind.
 EXAMPLES = pytest.mark.parametrize("examples", [60, pytest.param(10_000, marks=pytest.mark.long)])
@@ -117,6 +120,20 @@ def mutated_json(draw, *documents):
         else:
             holder[draw(st.text(max_size=8))] = holder[key] if what == "repeat" else holder.pop(key)
     return document
+
+
+def mutated_toml(text):
+    """A TOML file with other letters, or with other values."""
+    return mutated_text(text) | mutated_json(tomllib.loads(text)).map(_toml).filter(bool)
+
+
+def _toml(document):
+    try:
+        text = tomli_w.dumps(without_none(document))
+        text.encode()
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        return None
+    return text
 
 
 def _keys(holder):

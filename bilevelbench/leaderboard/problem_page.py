@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bilevelbench.leaderboard.collect import MODES, problem_facts
+from bilevelbench.leaderboard.collect import MODES
+from bilevelbench.leaderboard.facts import problem_facts
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.summary import exact_rows, readable

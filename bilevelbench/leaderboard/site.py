@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from bilevelbench.leaderboard.boards import make_board
-from bilevelbench.leaderboard.collect import MODES, Material, method_facts, provenance
+from bilevelbench.leaderboard.collect import MODES, Material, provenance
+from bilevelbench.leaderboard.facts import method_facts
 from bilevelbench.leaderboard.fragments import median_hvp_ratio
 from bilevelbench.leaderboard.settings import SETTINGS, of_setting, settings_of_trials
 from bilevelbench.model.family import family_of

@@ -145,6 +145,8 @@ def kill_all(folder: Path, trials: int, kills: int, seed: int) -> dict[str, int]
                 break
         for name in ours.of:
             ours.finish(name)
+        left = [path.name for path in ours.site.parent.iterdir() if path.name.startswith(".")]
+        assert not left, f"killed commands have left {left} behind"
         for store in (ours.store, ours.merged):
             equal(store, undisturbed.store)
         assert len(load_results(ours.store).runs) == trials

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
+import shutil
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,7 +16,13 @@ from fuzzing import EXAMPLES, mutated_bytes, mutated_json, survives, values
 from hypothesis import strategies as st
 from test_possible import HONEST, POINTS
 
+from bilevelbench.discovery.registry import registry
+from bilevelbench.errors import BilevelbenchError
+from bilevelbench.execute.executor import Execution
+from bilevelbench.leaderboard.collect import load
 from bilevelbench.leaderboard.fragments import rate_table
+from bilevelbench.leaderboard.pages import site_files
+from bilevelbench.model.trial_id import trial_id
 from bilevelbench.report import formats
 from bilevelbench.report.analysis import rates, tuning, verdicts
 from bilevelbench.report.analysis.rates import read_rates
@@ -24,9 +33,13 @@ from bilevelbench.report.comma_table import comma_table
 from bilevelbench.report.contents import read_report
 from bilevelbench.results.merge import merge
 from bilevelbench.results.packs import TABLES, pack_id, sha256, to_json, to_parquet
+from bilevelbench.results.png import png, redrawn
 from bilevelbench.results.schema import curve_of, runs_of
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
+from bilevelbench.results.verified import VERIFY, TrialVerdict, mark, read_verified, sums
+from bilevelbench.studies.verification.again import Here
+from bilevelbench.studies.verification.study import verify
 
 pytestmark = pytest.mark.whole  # many inputs
 
@@ -90,6 +103,10 @@ def place(folder, record, tables):
     pack.mkdir(parents=True, exist_ok=True)
     for file, data in zip((*TABLES, "pack.json"), (*tables, text), strict=True):
         (pack / file).write_bytes(data)
+
+
+def as_bytes(content):
+    return content if isinstance(content, bytes) else json.dumps(content).encode("utf-8", "surrogatepass")
 
 
 def show(folder):
@@ -228,19 +245,107 @@ def test_what_lies_beside_the_tables(examples, file, document, shown, tmp_path):
     path.parent.mkdir(exist_ok=True)
 
     def read(content):
-        path.write_bytes(
-            content if isinstance(content, bytes) else json.dumps(content).encode("utf-8", "surrogatepass")
-        )
+        path.write_bytes(as_bytes(content))
         shown(path, results)
 
     survives(examples, mutated_json(document) | values | st.binary(), read)
 
 
-@pytest.mark.parametrize("examples", [20, pytest.param(300, marks=pytest.mark.long)])
-def test_what_is_read_can_be_merged_and_is_a_page(examples, tmp_path):
-    def read(contents):
-        place(tmp_path / "theirs", RECORD, contents)
-        merge([tmp_path / "theirs"], tmp_path / "ours")
-        formats.load("html").document(read_report(tmp_path / "theirs"))
+@EXAMPLES
+def test_what_lies_beside_is_a_verification(examples, tmp_path):
+    place(tmp_path, RECORD, [to_parquet(RUNS), to_parquet(CURVE)])
+    verdicts = [{"trial": ID, "verdict": "reproduced", "why": "", "method": "f2ba", "problem": "quadratic", "seed": 0}]
+    document = {
+        "created": "2026-01-01T00:00:00+00:00", "machine": "m", "seed": 1, "sample": 20, "trials": 1,
+        "packs": sums(tmp_path), "verdicts": verdicts,
+    }  # fmt: skip
+    assert read_written(tmp_path, document) == ({ID: TrialVerdict.REPRODUCED}, "")
 
-    survives(examples, tables(), read)
+    def read(content):
+        found, said = read_written(tmp_path, content)
+        assert not (found and said)
+        mark([ID], found)
+
+    survives(examples, mutated_json(document) | values | st.binary(), read)
+
+
+def read_written(folder, content):
+    (folder / VERIFY).write_bytes(as_bytes(content))
+    return read_verified(folder)
+
+
+PICTURE = png(3, [bytes([0, 128, 255])] * 4)
+
+
+@EXAMPLES
+def test_pictures(examples):
+    def draw(content):
+        drawn = redrawn({ID: {"x": base64.b64encode(content).decode()}})
+        if drawn:  # by us, so that nothing else is in it
+            assert redrawn(drawn) == drawn
+
+    survives(examples, mutated_bytes(PICTURE), draw)
+
+
+@pytest.fixture
+def everything(tmp_path):
+    """All that is made of a folder that somebody has sent in, whether or not the others can do with it."""
+    official, theirs, ours = (tmp_path / name for name in ("official", "theirs", "ours"))
+    place(official, RECORD, [to_parquet(RUNS), to_parquet(CURVE)])
+
+    def judged():
+        verification = verify(theirs, Here(registry()), Execution(jobs=0), sample=0, seed=0)
+        verification.rows()
+        verification.file()
+
+    def made(record, contents):
+        place(theirs, record, contents)
+        shutil.rmtree(ours, ignore_errors=True)
+        for make in (
+            lambda: merge([theirs], ours),
+            lambda: formats.load("html").document(read_report(theirs)),
+            lambda: site_files(load([official, theirs]), ""),
+            judged,
+        ):
+            with suppress(BilevelbenchError):
+                make()
+
+    return made
+
+
+@EXAMPLES
+def test_what_is_read_can_be_merged_and_is_a_page(examples, everything):
+    survives(examples, tables(), lambda contents: everything(RECORD, contents))
+
+
+@EXAMPLES
+def test_a_record_with_the_right_ids_can_be_merged_and_is_a_page(examples, everything):
+    """Whoever forges a trial computes its id as we do."""
+    survives(examples, mutated_json(asked(tuned="phi", seed=1)), lambda trial: everything(*sealed(trial)))
+
+
+def sealed(trial):
+    """A record of this trial alone, and its tables, which agree with it as far as they can."""
+    try:
+        trial = {**trial, "id": trial_id(trial)}
+        told = {
+            name: trial[name]
+            for name in ("seed", "dtype", "plugin", "plugin_version", "problem_plugin")
+            if name in trial
+        }
+        told |= {"algorithm": trial["algorithm"]["name"], "problem": trial["problem"]["name"], "trial_id": trial["id"]}
+        told["problem_params"] = json.dumps(trial["problem"].get("params", {}))
+        runs = runs_of([HONEST | row(TRIAL) | told])
+        curve = curve_of(POINTS | {"trial_id": [trial["id"]] * 3})
+        record = RECORD | {"trials": [trial], "trial_ids": [trial["id"]], "pictures": {}}
+        to_json(record)
+    except Exception:  # it is no trial that could be written
+        return RECORD, [to_parquet(RUNS), to_parquet(CURVE)]
+    return record, [to_parquet(runs), to_parquet(curve)]
+
+
+def test_a_sealed_record_is_read(tmp_path):
+    place(tmp_path, *sealed(asked(seed=7)))
+    results = load_results(tmp_path)
+    assert results.warnings == []
+    assert list(results.runs["seed"]) == [7]

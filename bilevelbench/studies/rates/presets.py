@@ -10,7 +10,7 @@ import torch
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
-from bilevelbench.errors import InvalidInput, MissingConstant
+from bilevelbench.errors import BilevelbenchError, InvalidInput, MissingConstant
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constants
 from bilevelbench.model.instance import Instance
@@ -108,7 +108,13 @@ def _called(cls: type[Algorithm], preset: str, constants: Constants, value: floa
     given = {name: v for name, v in row.params.items() if name in takes}
     if "scale" in takes:
         given["scale"] = row.scale
-    made: Algorithm = function(constants, value, **given)
+    try:
+        made: Algorithm = function(constants, value, **given)
+    except BilevelbenchError:
+        raise
+    except (ArithmeticError, TypeError, ValueError) as error:
+        told = ", ".join(f"{name} = {v!r}" for name, v in given.items())
+        raise InvalidInput(f"the {preset} preset of {cls.name} cannot do with {told or value}: {error}") from None
     return made
 
 
