@@ -20,7 +20,7 @@ from bilevelbench.errors import InvalidInput
 from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.isolation import missing
 from bilevelbench.execute.run import run_trials
-from bilevelbench.execute.warden import PROCESSES, Printed
+from bilevelbench.execute.warden import PROCESSES, TOO_LARGE, Printed
 from bilevelbench.plan.trial import Budget, Spec
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.store import Store
@@ -225,6 +225,16 @@ def test_what_was_replaced_is_put_back(name):
 def test_time_in_extras_is_on_the_clock():
     row = api.run(str(GALLERY / "sleeps_in_extras.py"), "quadratic", steps=2).runs.iloc[0]
     assert row.seconds > 0.6
+
+
+def test_processes_have_no_more_memory_together_than_one_may_have(tmp_path):
+    """Six that have 150 MB each."""
+    results = run_trials([bad("hogs_together")], Store(tmp_path), registry(), Execution(jobs=1, memory=0.7))
+    (row,) = results.runs.itertuples()
+    assert (row.status, TOO_LARGE in row.message) == ("error", True), row.message
+    pids = [int(line.split()[1]) for line in results.records[0]["output"].splitlines() if line.startswith("process ")]
+    assert pids
+    assert not [pid for pid in pids if is_running(pid)]
 
 
 # ---- the program goes first

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import shutil
 from contextlib import suppress
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -289,7 +291,10 @@ def test_pictures(examples):
 
 @pytest.fixture
 def everything(tmp_path):
-    """All that is made of a folder that somebody has sent in, whether or not the others can do with it."""
+    """All that is made of a folder that somebody has sent in, whether or not the others can do with it.
+
+    Figures and the pages of a site take long, and are made of every twentieth.
+    """
     official, theirs, ours = (tmp_path / name for name in ("official", "theirs", "ours"))
     place(official, RECORD, [to_parquet(RUNS), to_parquet(CURVE)])
 
@@ -298,17 +303,26 @@ def everything(tmp_path):
         verification.rows()
         verification.file()
 
+    def page():
+        formats.load("html").document(read_report(theirs))
+
+    def drawn():
+        page()
+        site_files(load([official, theirs]), "")
+
+    numbers = itertools.count()
+
     def made(record, contents):
         place(theirs, record, contents)
         shutil.rmtree(ours, ignore_errors=True)
-        for make in (
-            lambda: merge([theirs], ours),
-            lambda: formats.load("html").document(read_report(theirs)),
-            lambda: site_files(load([official, theirs]), ""),
-            judged,
-        ):
+        for make in (lambda: merge([theirs], ours), judged):
             with suppress(BilevelbenchError):
                 make()
+        if next(numbers) % 20 == 0:
+            drawn()
+        else:
+            with mock.patch("bilevelbench.report.formats.html.convergence", return_value=""):
+                page()
 
     return made
 
