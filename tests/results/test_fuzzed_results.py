@@ -53,6 +53,7 @@ RECORD = {
     "environment": ENVIRONMENT, "commits": {"plugin": "0123"}, "families": {"f2ba": "penalty"}, "merged_from": "x",
     "pictures": {ID: {"x": "iVBORw0KGgo="}}, "step_seconds": 1.0, "total_seconds": 2.0,
 }  # fmt: skip
+PACKS = 10  # in a folder: to read and show ten takes hardly longer than one
 RUNS, CURVE = runs_of([HONEST | row(TRIAL)]), curve_of(POINTS | {"trial_id": [ID] * 3})
 FIGURE = {
     "figure": {
@@ -88,7 +89,17 @@ TUNING = {
 }  # fmt: skip
 
 
+def tables_of(trial, **columns):
+    return runs_of([HONEST | row(trial) | columns]), curve_of(POINTS | {"trial_id": [trial["id"]] * 3})
+
+
 def place(folder, record, tables):
+    """One pack alone in a folder."""
+    shutil.rmtree(folder / "packs", ignore_errors=True)
+    add(folder, record, tables)
+
+
+def add(folder, record, tables):
     """A pack whose sums are right, whatever it holds."""
     try:
         name = pack_id(record)
@@ -99,8 +110,6 @@ def place(folder, record, tables):
         text = to_json({**record, "files": sums} if record.get("files") is None else record)
     else:
         text = json.dumps(record).encode()
-    for old in folder.glob("packs/*/*"):
-        old.unlink()
     pack = folder / "packs" / name
     pack.mkdir(parents=True, exist_ok=True)
     for file, data in zip((*TABLES, "pack.json"), (*tables, text), strict=True):
@@ -128,48 +137,59 @@ def _is_writable(record):
     return True
 
 
+def fill(folder, packs):
+    """These packs and no others; the trials of each are its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for record, tables in packs:
+        add(folder, record, tables)
+
+
+TRIALS = [asked(tuned="phi", seed=seed) for seed in range(PACKS)]
+RECORDS = [RECORD | {"trial_ids": [trial["id"]], "trials": [trial], "pictures": {}} for trial in TRIALS]
+WRITTEN = [[to_parquet(table) for table in tables_of(trial)] for trial in TRIALS]
+
+
 @EXAMPLES
 def test_records(examples, tmp_path):
-    tables = [to_parquet(RUNS), to_parquet(CURVE)]
-
-    def read(record):
-        place(tmp_path, record, tables)
+    def read(records):
+        fill(tmp_path, zip(records, WRITTEN, strict=True))
         show(tmp_path)
 
-    survives(examples, mutated_json(RECORD).filter(_is_writable), read)
+    each = [mutated_json(record).filter(_is_writable) for record in RECORDS]
+    survives(examples // PACKS, st.tuples(*each), read)
 
 
 @EXAMPLES
 def test_bytes_of_a_record(examples, tmp_path):
-    tables = [to_parquet(RUNS), to_parquet(CURVE)]
-    place(tmp_path, RECORD, tables)
-    (path,) = tmp_path.glob("packs/*/pack.json")
+    fill(tmp_path, zip(RECORDS, WRITTEN, strict=True))
+    paths = sorted(tmp_path.glob("packs/*/pack.json"))
 
-    def read(content):
-        path.write_bytes(content)
+    def read(contents):
+        for path, content in zip(paths, contents, strict=True):
+            path.write_bytes(content)
         show(tmp_path)
 
-    survives(examples, mutated_bytes(path.read_bytes()) | st.binary(), read)
+    survives(examples // PACKS, st.tuples(*(mutated_bytes(path.read_bytes()) | st.binary() for path in paths)), read)
 
 
 @EXAMPLES
 def test_bytes_of_tables(examples, tmp_path):
-    tables = [to_parquet(RUNS), to_parquet(CURVE)]
-
-    def read(changed):
-        which, content = changed
-        place(tmp_path, RECORD, [content if n == which else table for n, table in enumerate(tables)])
+    def read(contents):
+        fill(tmp_path, zip(RECORDS, contents, strict=True))
         show(tmp_path)
 
-    choice = st.one_of(*(st.tuples(st.just(n), mutated_bytes(table)) for n, table in enumerate(tables)))
-    survives(examples, choice, read)
+    each = [
+        st.tuples(mutated_bytes(runs), st.just(curve)) | st.tuples(st.just(runs), mutated_bytes(curve))
+        for runs, curve in WRITTEN
+    ]
+    survives(examples // PACKS, st.tuples(*each), read)
 
 
 @st.composite
-def tables(draw):
+def tables(draw, trial=TRIAL):
     """The two tables with columns that are missing, new, of other types or with other values."""
     out = []
-    for table in (RUNS, CURVE):
+    for table in tables_of(trial):
         columns = {name: table[name].to_pylist() for name in table.column_names}
         for name in draw(st.lists(st.sampled_from(sorted(columns)) | st.text(max_size=5), max_size=3)):
             kind = draw(st.sampled_from(["gone", "values", "numbers", "texts", "nested"]))
@@ -201,17 +221,22 @@ def _written(table):
 
 
 @EXAMPLES
-@pytest.mark.parametrize("published", [True, False], ids=["published", "packed"])
-def test_tables(examples, published, tmp_path):
+def test_published_tables(examples, tmp_path):
     def read(contents):
-        if published:
-            for file, content in zip(TABLES, contents, strict=True):
-                (tmp_path / file).write_bytes(content)
-        else:
-            place(tmp_path, RECORD, contents)
+        for file, content in zip(TABLES, contents, strict=True):
+            (tmp_path / file).write_bytes(content)
         show(tmp_path)
 
     survives(examples, tables(), read)
+
+
+@EXAMPLES
+def test_tables(examples, tmp_path):
+    def read(contents):
+        fill(tmp_path, zip(RECORDS, contents, strict=True))
+        show(tmp_path)
+
+    survives(examples // PACKS, st.tuples(*map(tables, TRIALS)), read)
 
 
 def show_rates(path, results):
@@ -291,9 +316,9 @@ def test_pictures(examples):
 
 @pytest.fixture
 def everything(tmp_path):
-    """All that is made of a folder that somebody has sent in, whether or not the others can do with it.
+    """All that is made of a folder of packs that somebody has sent in, whether or not the others can do with it.
 
-    Figures and the pages of a site take long, and are made of every twentieth.
+    Figures and sites take long: they are made of every tenth folder.
     """
     official, theirs, ours = (tmp_path / name for name in ("official", "theirs", "ours"))
     place(official, RECORD, [to_parquet(RUNS), to_parquet(CURVE)])
@@ -312,13 +337,13 @@ def everything(tmp_path):
 
     numbers = itertools.count()
 
-    def made(record, contents):
-        place(theirs, record, contents)
+    def made(packs):
         shutil.rmtree(ours, ignore_errors=True)
+        fill(theirs, packs)
         for make in (lambda: merge([theirs], ours), judged):
             with suppress(BilevelbenchError):
                 make()
-        if next(numbers) % 20 == 0:
+        if next(numbers) % 10 == 0:
             drawn()
         else:
             with mock.patch("bilevelbench.report.formats.html.convergence", return_value=""):
@@ -329,13 +354,17 @@ def everything(tmp_path):
 
 @EXAMPLES
 def test_what_is_read_can_be_merged_and_is_a_page(examples, everything):
-    survives(examples, tables(), lambda contents: everything(RECORD, contents))
+    def read(contents):
+        everything(zip(RECORDS, contents, strict=True))
+
+    survives(examples // PACKS, st.tuples(*map(tables, TRIALS)), read)
 
 
 @EXAMPLES
 def test_a_record_with_the_right_ids_can_be_merged_and_is_a_page(examples, everything):
     """Whoever forges a trial computes its id as we do."""
-    survives(examples, mutated_json(asked(tuned="phi", seed=1)), lambda trial: everything(*sealed(trial)))
+    trials = st.lists(mutated_json(asked(tuned="phi", seed=1)), min_size=PACKS, max_size=PACKS)
+    survives(examples // PACKS, trials, lambda found: everything(map(sealed, found)))
 
 
 def sealed(trial):
@@ -349,8 +378,7 @@ def sealed(trial):
         }
         told |= {"algorithm": trial["algorithm"]["name"], "problem": trial["problem"]["name"], "trial_id": trial["id"]}
         told["problem_params"] = json.dumps(trial["problem"].get("params", {}))
-        runs = runs_of([HONEST | row(TRIAL) | told])
-        curve = curve_of(POINTS | {"trial_id": [trial["id"]] * 3})
+        runs, curve = tables_of(trial | {"seed": 0}, **told)
         record = RECORD | {"trials": [trial], "trial_ids": [trial["id"]], "pictures": {}}
         to_json(record)
     except Exception:  # it is no trial that could be written
