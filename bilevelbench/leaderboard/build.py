@@ -42,8 +42,8 @@ def write_site(material: Material, out: Path, command: str = COMMAND) -> Path:
     if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"{str(out)!r} exists and was not built by bilevelbench; choose another folder with -o")
     pages = site_files(material, command)
-    name, token = f".{out.resolve().name}", owned()
-    new, old = (out.with_name(f"{name}{token}{what}") for what in ("new", "old"))
+    hidden, token = f".{out.resolve().name}", owned()
+    new, old = (out.with_name(f"{hidden}{token}{what}") for what in ("new", "old"))
     try:
         new.mkdir(parents=True)
         for name, text in {**pages, **_static()}.items():
@@ -54,7 +54,7 @@ def write_site(material: Material, out: Path, command: str = COMMAND) -> Path:
             out.rename(old)
         new.rename(out)
         for what in ("new", "old"):
-            remove_stale(out.parent, f"{glob.escape(name)}{OWNED}{what}")
+            remove_stale(out.parent, f"{glob.escape(hidden)}{OWNED}{what}")
     except OSError as error:
         if old.exists() and not out.exists():
             old.rename(out)

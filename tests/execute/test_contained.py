@@ -50,7 +50,7 @@ CAUGHT = {
     "recurses": ("error", "RecursionError"),
     "segfaults": ("error", "its worker process was killed by signal SIGSEGV in the middle of the trial"),
     "reads_stdin": ("error", "EOFError"),
-    "patches_json": ("error", "says problem_params = {} of trial"),
+    "patches_json": ("error", "its worker process handed over rows that cannot be right"),
     "kills_parent": ("error", "its worker process was killed by signal SIGKILL in the middle of the trial"),
 }
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
-from bilevelbench.errors import BilevelbenchError, InvalidInput, MissingConstant
+from bilevelbench.errors import BilevelbenchError, InvalidInput, MissingConstant, suggestion
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constants
 from bilevelbench.model.instance import Instance
@@ -69,8 +71,8 @@ def chosen(
     if preset == "tuned":
         params |= {name: factor * params[name] for name in upper_steps(cls)}
     if weakened is not None:
-        params |= {name: _whole(params[name], by * params[name]) for name, by in weakened.times.items()}
-        params |= {name: _whole(params[name], params[name] ** by) for name, by in weakened.powers.items()}
+        for factors, change in ((weakened.times, operator.mul), (weakened.powers, operator.pow)):
+            params |= {name: _changed(cls, params, name, change, by) for name, by in factors.items()}
         params |= weakened.params
     return params
 
@@ -123,6 +125,16 @@ def _taken(cls: type[Algorithm], preset: Preset, name: str) -> bool:
     return preset in _MADE_BY and name in inspect.signature(getattr(cls, _MADE_BY[preset])).parameters
 
 
-def _whole(like: float, value: float) -> float:
-    """Rounded up if it takes the place of a whole number."""
-    return math.ceil(value) if isinstance(like, int) else value
+def _changed(
+    cls: type[Algorithm], params: Mapping[str, Any], name: str, change: Callable[[float, float], float], by: float
+) -> float:
+    """A parameter multiplied or raised to a power; rounded up if it is a whole number."""
+    value = params.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        numbers = [key for key, given in params.items() if isinstance(given, int | float)]
+        raise InvalidInput(f"`weakened` changes {name!r}, and {cls.name} has no such number{suggestion(name, numbers)}")
+    try:
+        changed = change(value, by)
+        return math.ceil(changed) if isinstance(value, int) else float(changed)
+    except (ArithmeticError, TypeError) as error:
+        raise InvalidInput(f"`weakened` makes no number of {name} = {value!r} and {by:g}: {error}") from None
