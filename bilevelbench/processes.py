@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from types import FrameType
@@ -65,6 +65,21 @@ def cause_of_death(code: int | None) -> str:
         name = str(-code)
     hint = ", most often because memory ran out" if name == "SIGKILL" else ""
     return f"was killed by signal {name} in the middle of the trial{hint}"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether this machine has such a process, of whomever."""
+    if sys.platform == "win32":  # where the signal 0 is Ctrl-C
+        import psutil
+
+        return bool(psutil.pid_exists(pid))
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def peak_memory() -> int:
@@ -185,6 +200,15 @@ def _running() -> Iterator[tuple[int, int, int]]:
                 state, parent, _, session = file.read().rpartition(b")")[2].split()[:4]  # a name may hold anything
                 if state not in (b"Z", b"X"):
                     yield int(name), int(parent), int(session)
+
+
+def memory_of(pids: Iterable[int]) -> int:
+    """The bytes that these processes have together: what some of them share counts once."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            total += 1024 * sum(int(line.split()[1]) for line in file if line.startswith((b"Pss:", b"SwapPss:")))
+    return total
 
 
 def descendants() -> list[int]:

@@ -27,7 +27,7 @@ _START = 300.0
 _MARKS = {"passed": "ok   ", "failed": "FAIL ", "known": "known", "skipped": "skip "}
 
 
-def check_plugin(name: str, seconds: float = 120.0, memory: float = 4.0) -> list[Outcome]:
+def check_plugin(name: str, seconds: float = 120.0, memory: float = 4.0, deep: bool = False) -> list[Outcome]:
     """Every check of a method or problem: NAME, NAME[param=value], FILE.py (all that it holds) or FILE.py:Class.
 
     `seconds` are for all checks together, `memory` is in GiB. A mistake of the caller is an InvalidInput.
@@ -44,7 +44,7 @@ def check_plugin(name: str, seconds: float = 120.0, memory: float = 4.0) -> list
         raise InvalidInput(f"file {file!r} does not exist; check the path")
     context = worker_context()
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=with_environment(_work), args=(name, memory, sender), daemon=True)
+    process = context.Process(target=with_environment(_work), args=(name, memory, deep, sender), daemon=True)
     process.start()
     sender.close()
     try:
@@ -124,7 +124,7 @@ def _listen(receiver: Connection, process: Any, name: str, seconds: float, memor
     return outcomes + [Outcome(plugin, kind, check, "skipped", f"{current!r} did not end") for check in ahead]  # type: ignore[arg-type]
 
 
-def _work(name: str, memory: float, sender: Connection) -> None:
+def _work(name: str, memory: float, deep: bool, sender: Connection) -> None:
     """In the worker. What a plugin prints goes to stderr: stdout is the report's."""
     from bilevelbench.discovery.registry import registry
     from bilevelbench.execute.workers import start_worker
@@ -138,9 +138,9 @@ def _work(name: str, memory: float, sender: Connection) -> None:
 
         sender.send(("ready",))
         for plugin in _plugins(registry(), name, sender):
-            names = [check.name for check in checks_for(plugin)]
+            names = [check.name for check in checks_for(plugin, deep)]
             sender.send(("plugin", title_of(plugin), kind_of(plugin), names))
-            for outcome in run_checks(plugin, lambda check: sender.send(("begin", check))):
+            for outcome in run_checks(plugin, lambda check: sender.send(("begin", check)), deep):
                 sender.send(("end", outcome.as_dict()))
         sender.send(("done",))
     except BilevelbenchError as error:
@@ -196,6 +196,9 @@ def check(
     all_: Annotated[bool, typer.Option("--all", help="Everything that is installed.")] = False,
     seconds: Annotated[float, typer.Option(help="For all checks of a name together.")] = 120.0,
     memory: Annotated[float, typer.Option(help="Limit in GiB.")] = 4.0,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also count by torch what a method computes past the oracle; takes longer.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check methods and problems with the conformance kit; exit code 1 if a check fails.
@@ -210,7 +213,7 @@ def check(
         )
     outcomes = []
     for name in names or [*registry().algorithms, *registry().problems]:
-        found = check_plugin(name, seconds, memory)
+        found = check_plugin(name, seconds, memory, deep)
         outcomes += found
         if not as_json:
             typer.echo(as_text(found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.plan.trial import Trial
+from bilevelbench.results.packs import json_text
 from bilevelbench.results.reached import certified, not_above
 from bilevelbench.results.status import Status
 
@@ -125,9 +125,9 @@ class Lane:
         return {
             "trial_id": trial.id,
             "algorithm": trial.algorithm.name,
-            "algorithm_params": json.dumps(self.params, sort_keys=True),
+            "algorithm_params": json_text(self.params),
             "problem": trial.problem.name,
-            "problem_params": json.dumps(trial.problem.params, sort_keys=True),
+            "problem_params": json_text(trial.problem.params),
             "seed": trial.seed,
             "status": status.value,
             "message": message,

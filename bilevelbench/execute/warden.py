@@ -28,7 +28,15 @@ from typing import Any, NoReturn
 
 from bilevelbench.execute.isolation import isolate
 from bilevelbench.execute.workers import settle
-from bilevelbench.processes import TIME_OVER, adopt_orphans, descendants, end_with_parent, limit_files, watched
+from bilevelbench.processes import (
+    TIME_OVER,
+    adopt_orphans,
+    descendants,
+    end_with_parent,
+    limit_files,
+    memory_of,
+    watched,
+)
 
 #: Processes that a trial may have at once, its agents included; bytes of a file; files that are open.
 PROCESSES, FILE_SIZE, OPEN_FILES = 64, 2**32, 1024
@@ -41,6 +49,7 @@ _ENDING = 5.0  # seconds within which everything has to be ended
 
 #: Why a trial was ended, for the sentence in its row.
 TOO_MANY = f"was ended because it had started more than {PROCESSES} processes"
+TOO_LARGE = "was ended because its processes had more memory together than one of them may have"
 
 
 @dataclass(frozen=True)
@@ -133,13 +142,20 @@ class _Warden:
                 code = TIME_OVER
             elif now - looked > _LOOK:
                 looked = now
-                cause = TOO_MANY if len(descendants()) > PROCESSES else ""
+                cause = self._excess(descendants())
         _end_all()
         os.set_blocking(self.reading, False)
         with contextlib.suppress(BlockingIOError):
             while self._read():
                 pass
         return Exit(None if cause else code, cause, str(self.printed))
+
+    def _excess(self, below: list[int]) -> str:
+        """One process alone is bounded by the kernel."""
+        if len(below) > PROCESSES:
+            return TOO_MANY
+        most = self.task.memory
+        return TOO_LARGE if most is not None and len(below) > 1 and memory_of(below) > most * 2**30 else ""
 
     def _read(self) -> bool:
         chunk = os.read(self.reading, 2**16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import glob
 import shutil
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -12,6 +12,7 @@ from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.leaderboard.collect import Material, load
 from bilevelbench.leaderboard.links import NO_LINKS, Links
 from bilevelbench.leaderboard.pages import site_files
+from bilevelbench.results.files import OWNED, owned, remove_stale
 
 #: Marks a folder as ours, to be replaced by the next build.
 MARK = ".bilevelbench-site"
@@ -43,8 +44,8 @@ def write_site(material: Material, out: Path, command: str = COMMAND, links: Lin
     if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise InvalidInput(f"{str(out)!r} exists and was not built by bilevelbench; choose another folder with -o")
     pages = site_files(material, command, links)
-    token = secrets.token_hex(6)
-    new, old = (out.with_name(f".{out.resolve().name}-{token}-{what}") for what in ("new", "old"))
+    hidden, token = f".{out.resolve().name}", owned()
+    new, old = (out.with_name(f"{hidden}{token}{what}") for what in ("new", "old"))
     try:
         new.mkdir(parents=True)
         for name, content in {**pages, **_static()}.items():
@@ -54,6 +55,8 @@ def write_site(material: Material, out: Path, command: str = COMMAND, links: Lin
         if out.exists():
             out.rename(old)
         new.rename(out)
+        for what in ("new", "old"):
+            remove_stale(out.parent, f"{glob.escape(hidden)}{OWNED}{what}")
     except OSError as error:
         if old.exists() and not out.exists():
             old.rename(out)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevelbench.leaderboard.collect import method_facts
+from bilevelbench.leaderboard.facts import method_facts
 from bilevelbench.leaderboard.fragments import number_text
 from bilevelbench.leaderboard.names import paper_name
 from bilevelbench.leaderboard.site import Site

@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 
 from bilevelbench.errors import BilevelbenchError, StoreError
+from bilevelbench.leaderboard.facts import merged_facts, read_facts
 from bilevelbench.leaderboard.names import Names
 from bilevelbench.report.analysis.rates import RateTable, in_order, read_rates
 from bilevelbench.report.analysis.tuning import TUNING, tuned_trials
@@ -30,23 +31,12 @@ from bilevelbench.results.merge import refuse_disagreement
 from bilevelbench.results.schema import CURVE, RUNS, Results, curve_frame, runs_frame
 from bilevelbench.results.tables import load_results
 from bilevelbench.results.verified import TrialVerdict, read_verified
-from bilevelbench.untrusted import Refused, parameters, read_json
+from bilevelbench.untrusted import parameters
 
 MODES = {"default": "out of the box", "tuned": "tuned"}
 
 #: The folder whose folders are trusted.
 OFFICIAL = "official"
-
-_METHOD_FACTS: dict[str, Any] = {
-    "family": "", "oracle": "", "text": "", "parameters": [], "claims": [], "step_calls": "",
-    "title": "", "paper": "", "references": [], "source": "",
-}  # fmt: skip
-_PROBLEM_FACTS: dict[str, Any] = {"text": "", "parameters": [], "constants": []}
-_CLAIM: dict[str, Any] = {
-    "table": None, "setting": "", "oracle": "", "eps_exp": None, "n_exp": None, "tilde": False, "log_power": 0,
-    "kappa_exp": None, "mean_squared_smooth": False, "extra": "",
-    "reference": "", "footnote": "", "source": "", "kappa_source": "", "log_source": "",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +89,7 @@ class _Collection:
 
     def add_official(self, mode: str, path: Path) -> None:
         if (path / "facts.json").is_file():
-            self.facts = _merged(self.facts, read_facts(path / "facts.json"))
+            self.facts = merged_facts(self.facts, read_facts(path / "facts.json"))
         if (path / "rates.json").is_file():
             self.rates.append(read_rates(path / "rates.json"))
         elif not (path / "facts.json").is_file() or _holds_results(path):
@@ -187,27 +177,6 @@ def combine(found: Sequence[tuple[Path, Results]]) -> Results:
     )
 
 
-def read_facts(path: Path) -> dict[str, Any]:
-    """`{"methods": {name: ...}, "problems": {name: ...}, "hvp_ratio": {problem: ...}}`; every part may be missing."""
-    facts = _json(path)
-    for part in ("methods", "problems", "hvp_ratio"):
-        table = facts.setdefault(part, {})
-        entries = isinstance(table, dict) and (part == "hvp_ratio" or all(isinstance(v, dict) for v in table.values()))
-        if not entries:
-            raise StoreError(f"{str(path)!r}: {part!r} is not a table of names; write the file again")
-    return facts
-
-
-def method_facts(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What the plugin says of a method, with blanks for what did not travel with the results."""
-    fact = {**_METHOD_FACTS, **facts.get("methods", {}).get(name, {})}
-    return {**fact, "claims": [{**_CLAIM, **claim} for claim in fact["claims"]]}
-
-
-def problem_facts(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {**_PROBLEM_FACTS, **facts.get("problems", {}).get(name, {})}
-
-
 def provenance(*results: Results) -> dict[str, list[dict[str, Any]]]:
     """Date, commits and environment of each trial, by id, once for each that ran it; published tables tell none."""
     out: dict[str, list[dict[str, Any]]] = {}
@@ -259,17 +228,6 @@ def _checked(path: Path, results: Results) -> Results:
 
 def _holds_results(path: Path) -> bool:
     return (path / "packs").is_dir() or (path / "runs.parquet").is_file()
-
-
-def _merged(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    return {part: {**a.get(part, {}), **b[part]} for part in ("methods", "problems", "hvp_ratio")}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return read_json(path, path.parent)
-    except Refused as refused:
-        raise StoreError(f"{str(path)!r} {refused}; write it again") from None
 
 
 def _short(commit: object) -> str:

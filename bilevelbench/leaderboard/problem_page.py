@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from bilevelbench.leaderboard.collect import MODES, problem_facts
+from bilevelbench.leaderboard.collect import MODES
+from bilevelbench.leaderboard.facts import problem_facts
 from bilevelbench.leaderboard.settings import SETTINGS
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.metrics import with_metrics

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bilevelbench.leaderboard.collect import params_of, problem_facts
+from bilevelbench.leaderboard.collect import params_of
+from bilevelbench.leaderboard.facts import problem_facts
 from bilevelbench.report.analysis.summary import titled
 from bilevelbench.results.reached import best
 from bilevelbench.results.schema import Results
@@ -156,8 +157,8 @@ def _by_noise(levels: Mapping[str, float] | None, noisy: bool) -> str:
 def _levels(row: Mapping[Any, Any], facts: Mapping[str, Any]) -> dict[str, float] | None:
     """None for a problem that has no noise level at all."""
     fact = problem_facts(facts, row["problem"])
-    known = {str(c.get("name")): c.get("value") for c in fact["constants"]}
-    known |= {str(p.get("name")): p.get("default") for p in fact["parameters"]}
+    known = {c["name"]: c["value"] for c in fact["constants"]}
+    known |= {p["name"]: p["default"] for p in fact["parameters"]}
     known |= params_of(row)
     levels = {
         name: float(known[name])
@@ -179,5 +180,9 @@ def _trials(results: Results) -> list[dict[str, Any]]:
 
 def _limits(budget: Mapping[str, Any], noisy: bool) -> str:
     units = {"cost": "samples" if noisy else "calls", "steps": "steps", "seconds": "seconds"}
-    given = [f"{budget[name]:,.10g} {unit}" for name, unit in units.items() if budget.get(name) is not None]
+    given = [
+        f"{budget[name]:,.10g} {unit}"
+        for name, unit in units.items()
+        if isinstance(budget.get(name), int | float)  # a limit that is "inf" is none
+    ]
     return " or ".join(given) or "an unknown cost"

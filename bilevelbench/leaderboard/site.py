@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.leaderboard.boards import make_board
-from bilevelbench.leaderboard.collect import MODES, Material, method_facts, provenance
+from bilevelbench.leaderboard.collect import MODES, Material, provenance
+from bilevelbench.leaderboard.facts import method_facts
 from bilevelbench.leaderboard.fragments import median_hvp_ratio
 from bilevelbench.leaderboard.links import NO_LINKS, Links
 from bilevelbench.leaderboard.names import paper_facts, paper_name

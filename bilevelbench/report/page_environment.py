@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
@@ -10,6 +11,7 @@ from markupsafe import Markup
 from bilevelbench.untrusted import visible
 
 
+@functools.cache  # compiling the templates takes longer than filling them
 def page_environment(package: str, **options: Any) -> Environment:
     """The templates of a package, for HTML."""
     return Environment(loader=PackageLoader(package), autoescape=True, finalize=_shown, **options)

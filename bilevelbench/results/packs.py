@@ -175,7 +175,7 @@ def to_parquet(table: pa.Table) -> bytes:
 def to_json(record: Mapping[str, Any]) -> bytes:
     """One line per key, the checksum last."""
     try:  # with an `indent` json would take its slow encoder
-        lines = [f"{json.dumps(str(key))}: {_json(record[key])}" for key in sorted(record) if key != "checksum"]
+        lines = [f"{json.dumps(str(key))}: {json_text(record[key])}" for key in sorted(record) if key != "checksum"]
     except (TypeError, ValueError) as error:
         raise InvalidInput(f"the record of a pack must be plain JSON values ({error}); convert them first") from error
     body = ("{\n" + ",\n".join(lines)).encode("utf-8")
@@ -186,7 +186,8 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """JSON as anybody reads it, in a record as in a column of a table: numbers that are not finite are texts."""
     try:
         return json.dumps(value, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError):

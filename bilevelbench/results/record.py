@@ -6,7 +6,6 @@ every trial that is described has a row in the pack, so that no pack can speak f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from bilevelbench.errors import faults
 from bilevelbench.model.trial_id import is_its_own
+from bilevelbench.untrusted import parameters
 
 #: What a row of `runs` repeats of its trial, beside its name and parameters.
 _REPEATED = ("seed", "dtype", "plugin", "plugin_version", "problem_plugin", "problem_plugin_version")
@@ -124,16 +124,9 @@ def row_fault(trials: Sequence[Mapping[str, Any]], runs: pa.Table) -> str | None
                 return (
                     f"says {name} = {_cut(repr(row[name]))} of trial {trial['id']}, which asks for {_cut(repr(value))}"
                 )
-        if _parsed(row["problem_params"]) != trial["problem"].get("params", {}):
+        if parameters(row["problem_params"]) != trial["problem"].get("params", {}):
             return f"says problem_params = {_cut(row['problem_params'])} of trial {trial['id']}, which asks for others"
     return None
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return None
 
 
 def _cut(text: str) -> str:

@@ -168,8 +168,8 @@ Upgrade = Callable[[pd.DataFrame, pd.DataFrame], Tables]
 
 
 def _without_samples(runs: pd.DataFrame, curve: pd.DataFrame) -> Tables:
-    """In schema 1 `samples` was `cost` under another name."""
-    return runs.drop(columns="samples"), curve
+    """In schema 1 `samples` was `cost` under another name; a table that only claims to be of schema 1 may have none."""
+    return runs.drop(columns="samples", errors="ignore"), curve
 
 
 #: UPGRADES[n] turns tables of schema n into tables of schema n + 1.

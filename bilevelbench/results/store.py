@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bilevelbench.errors import InvalidInput, StoreError
-from bilevelbench.results.files import cannot_write, replace, sync_folder, write_new
+from bilevelbench.results.files import cannot_write, remove_stale, replace, sync_folder, write_new
 from bilevelbench.results.machine import machine
 from bilevelbench.results.packs import (
     TABLES,
@@ -45,7 +45,6 @@ from bilevelbench.results.tables import with_warnings
 
 EXPERIMENTS = "experiments"
 
-_STALE_SECONDS = 3600.0  # a live writer's temporary folder is milliseconds old
 _SUSPECT = "suspect"  # left in a pack whose checksum failed: `done` then looks as closely as `load` does
 
 
@@ -67,7 +66,8 @@ class Store:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise StoreError(cannot_write(self.folder, error)) from error
-        self._remove_stale()
+        for place in (self.packs, self.folder):
+            remove_stale(place, ".tmp-*")
 
     def add(self, runs: pd.DataFrame, curve: pd.DataFrame, record: Mapping[str, Any]) -> str:
         """Store one pack and return its id. Nothing happens if this machine has stored the same trials before."""
@@ -152,14 +152,6 @@ class Store:
             except CorruptPack:
                 _set_aside(final)
         raise OSError(errno.EBUSY, f"pack {final.name} keeps changing under another writer")
-
-    def _remove_stale(self) -> None:
-        """What was left long before the last change of its folder: by the clock of the files, since ours may jump."""
-        for folder in (self.packs, self.folder):
-            for path in folder.glob(".tmp-*"):
-                with contextlib.suppress(OSError):  # another opener was faster
-                    if folder.stat().st_mtime - path.stat().st_mtime > _STALE_SECONDS:
-                        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _set_aside(final: Path) -> None:

@@ -12,7 +12,7 @@ from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.known import KnownFailure
 from bilevelbench.model.problem import Problem
 from bilevelbench.model.rounding import one_thread
-from bilevelbench.testing.checks.algorithm import ALGORITHM_CHECKS
+from bilevelbench.testing.checks.algorithm import ALGORITHM_CHECKS, DEEP_CHECKS
 from bilevelbench.testing.checks.common import (
     Plugin,
     check_documented,
@@ -84,21 +84,25 @@ class Check:
         return str(Failure(f"no error in the check {self.name!r}", message, mend))
 
 
-def checks_for(plugin: Plugin) -> list[Check]:
-    """All checks of a method or of a problem, in order."""
-    functions: Sequence[Callable[[Any], None]] = ALGORITHM_CHECKS if isinstance(plugin, Algorithm) else PROBLEM_CHECKS
+def checks_for(plugin: Plugin, deep: bool = False) -> list[Check]:
+    """All checks of a method or of a problem, in order; `deep` adds those of a method that take long."""
+    functions: Sequence[Callable[[Any], None]]
+    functions = (*ALGORITHM_CHECKS, *DEEP_CHECKS) if isinstance(plugin, Algorithm) else PROBLEM_CHECKS
     names = tuple(function.__name__.removeprefix("check_") for function in functions)
     return [
         Check(name, function, (function.__doc__ or "").strip(), names)
         for name, function in zip(names, functions, strict=True)
+        if deep or function not in DEEP_CHECKS
     ]
 
 
-def run_checks(plugin: Plugin | type[Plugin], begin: Callable[[str], None] = lambda name: None) -> Iterator[Outcome]:
+def run_checks(
+    plugin: Plugin | type[Plugin], begin: Callable[[str], None] = lambda name: None, deep: bool = False
+) -> Iterator[Outcome]:
     """One outcome per check; `begin` hears the name of each before it starts."""
     made = _made(plugin)
     lost = ""
-    for check in checks_for(made):
+    for check in checks_for(made, deep):
         if lost and check.tries:
             yield Outcome(title_of(made), kind_of(made), check.name, "skipped", lost)  # type: ignore[arg-type]
             continue

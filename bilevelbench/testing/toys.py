@@ -90,6 +90,17 @@ def _toy_constants(A: Tensor, B: Tensor, M: Tensor, c: Tensor, x0: Tensor, y0: T
     }
 
 
+class ToyByAutograd(Toy):
+    """The same functions without derivatives of their own: those are made by autograd, and a graph is kept for products."""
+
+    name = "toy_by_autograd"
+
+    def build(self) -> Instance:
+        known = super().build()
+        f, g = known._raw["value_f"], known._raw["value_g"]
+        return Instance(f, g, known.x0, known.y0, known.constants, known.noise, known.reference, known.points)
+
+
 class ToyShared(Shared, Toy):
     """The toy of agents who are alike: each holds the whole. With the one agent that it has unless told, no process starts."""
 

@@ -20,7 +20,7 @@ from bilevelbench.errors import InvalidInput
 from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.isolation import missing
 from bilevelbench.execute.run import run_trials
-from bilevelbench.execute.warden import PROCESSES, Printed
+from bilevelbench.execute.warden import PROCESSES, TOO_LARGE, Printed
 from bilevelbench.plan.trial import Budget, Spec
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.store import Store
@@ -50,11 +50,20 @@ CAUGHT = {
     "recurses": ("error", "RecursionError"),
     "segfaults": ("error", "its worker process was killed by signal SIGSEGV in the middle of the trial"),
     "reads_stdin": ("error", "EOFError"),
+    "patches_json": ("error", "its worker process handed over rows that cannot be right"),
     "kills_parent": ("error", "its worker process was killed by signal SIGKILL in the middle of the trial"),
 }
 
 #: What does no harm beyond its own trial, which is as it would be without.
-HARMLESS = ("forks", "forks_daemons", "changes_folder", "leaves_thread")
+HARMLESS = (
+    "forks",
+    "forks_daemons",
+    "changes_folder",
+    "leaves_thread",
+    "writes_to_store",
+    "goes_on_in_thread",
+    "changes_defaults",
+)
 
 #: file -> the sign that it had its way; docs/what-the-meter-cannot-see.md says why
 NOT_SEEN = {
@@ -62,6 +71,9 @@ NOT_SEEN = {
     "asks_uncounted": lambda row: row.status == "budget" and row.grad_g_y == 0,
     "opens_closure": lambda row: row.status == "budget" and row.cost == 0,
     "asks_in_thread": lambda row: row.status == "budget" and row.cost == 0,
+    "copies_functions": lambda row: row.status == "budget" and row.grad_g_y == 0,
+    "leaves_torch": lambda row: row.status == "budget" and row.grad_g_y == 0,
+    "works_in_query": lambda row: row.status == "budget" and row.grad_g_y == 0,
     "patches_torch": lambda row: row.status == "budget" and row.grad_phi < 1e-6,
 }
 
@@ -96,6 +108,7 @@ def outcome(tmp_path_factory):
     assert os.getcwd() == here  # although a plugin goes elsewhere when it is loaded
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(temporary))
+        patch.setenv("GALLERY_STORE", str(store.folder))
         results = run_trials(trials, store, registry(), Execution(jobs=2, grace=3.0))
     rows = {row.algorithm: row for row in results.runs.itertuples()}
     records = {record["trials"][0]["algorithm"]["name"]: record for record in results.records}
@@ -133,6 +146,13 @@ def test_the_others_have_the_numbers_that_they_have_alone(outcome, tmp_path):
         drop = [name for name in unlike if name in ours]
         a, b = (table.drop(columns=drop).reset_index(drop=True) for table in (ours, theirs))
         pd.testing.assert_frame_equal(a, b, check_exact=True)
+
+
+def test_what_was_put_among_the_results_is_named_and_left_out(outcome):
+    """It can write there unless it is isolated; the tables are made from packs that can be right."""
+    (warning,) = outcome[0].warnings
+    assert "0123456789abcdef" in warning
+    assert len(outcome[0].runs) == len(CAUGHT) + len(HARMLESS) + len(NOT_SEEN) + len(honest())
 
 
 @pytest.mark.parametrize("name", ["forks", "forks_daemons", "forks_crowd"])
@@ -205,6 +225,16 @@ def test_what_was_replaced_is_put_back(name):
 def test_time_in_extras_is_on_the_clock():
     row = api.run(str(GALLERY / "sleeps_in_extras.py"), "quadratic", steps=2).runs.iloc[0]
     assert row.seconds > 0.6
+
+
+def test_processes_have_no_more_memory_together_than_one_may_have(tmp_path):
+    """Six that have 150 MB each."""
+    results = run_trials([bad("hogs_together")], Store(tmp_path), registry(), Execution(jobs=1, memory=0.7))
+    (row,) = results.runs.itertuples()
+    assert (row.status, TOO_LARGE in row.message) == ("error", True), row.message
+    pids = [int(line.split()[1]) for line in results.records[0]["output"].splitlines() if line.startswith("process ")]
+    assert pids
+    assert not [pid for pid in pids if is_running(pid)]
 
 
 # ---- the program goes first

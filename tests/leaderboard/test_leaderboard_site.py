@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from bilevelbench.errors import InvalidInput, StoreError
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.board_data import by_price, for_scripts
 from bilevelbench.leaderboard.build import MARK, build, write_site
-from bilevelbench.leaderboard.collect import Material, combine, load, read_facts
+from bilevelbench.leaderboard.collect import Material, combine, load
+from bilevelbench.leaderboard.facts import read_facts
 from bilevelbench.leaderboard.fragments import script_json
 from bilevelbench.leaderboard.serve import server
 from bilevelbench.leaderboard.settings import settings_of_trials
@@ -28,6 +30,7 @@ from bilevelbench.report.analysis.ranking import board, counted, medians
 from bilevelbench.report.analysis.rates import read_rates
 from bilevelbench.report.analysis.summary import titled
 from bilevelbench.report.text import printable
+from bilevelbench.results.files import owned
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
 from bilevelbench.results.store import Store
 from bilevelbench.untrusted import slug
@@ -301,7 +304,7 @@ def test_stored_folders_rates_and_facts_are_found(tmp_path):
     [
         (read_facts, "{", "is not JSON that can be read"),
         (read_facts, "[]", "holds no JSON object"),
-        (read_facts, '{"methods": {"a": 3}}', "'methods' is not a table"),
+        (read_facts, '{"methods": {"a": 3}}', "is not a file of facts: methods.a = 3"),
         (read_rates, '{"title": "T", "rows": 3}', "is not a file of measured rates .*; measure again"),
         (read_rates, '{"title": "T", "rows": [{"table": 1}]}', "has a row that has no 'method'; measure again"),
     ],
@@ -328,6 +331,25 @@ def test_a_folder_that_is_not_ours_is_left_alone(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "out"]
     with pytest.raises(StoreError, match="cannot write the site"):
         write_site(data, mine / "thesis.tex" / "out")
+
+
+def test_the_next_build_removes_what_killed_ones_have_left(tmp_path):
+    """Of a process that is gone, or an hour old; what another one is at work on stays, and so does all that is not ours."""
+    data, out = Material({"default": make_results({"a": (1, 0, 1.0)}, {"p": {}}, 1)}), tmp_path / "out"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    mine = owned()
+    of_the_dead = mine.replace(f"-{os.getpid()}-", f"-{gone.pid}-")
+    elsewhere = "-00000000" + of_the_dead[9:]
+    old = mine[:-2] + ("0-" if mine[-2] != "0" else "1-")
+    names = [f".out{of_the_dead}new", f".out{of_the_dead}old", f".out{mine}new", f".out{elsewhere}new", f".out{old}old"]
+    names += [f".other{of_the_dead}new", ".out-thesis-new", ".out-00000000-mine-new"]
+    for name in names:
+        (tmp_path / name / "static").mkdir(parents=True)
+    os.utime(tmp_path / names[4], (time.time() - 7200,) * 2)
+    os.utime(tmp_path / names[7], (time.time() - 7200,) * 2)
+    write_site(data, out)
+    assert {path.name for path in tmp_path.iterdir()} == {"out", *names[2:4], *names[5:]}
 
 
 def test_names_make_different_files():

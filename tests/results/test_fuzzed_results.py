@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import itertools
 import json
+import shutil
+from contextlib import suppress
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +18,14 @@ from fuzzing import EXAMPLES, mutated_bytes, mutated_json, survives, values
 from hypothesis import strategies as st
 from test_possible import HONEST, POINTS
 
+from bilevelbench.discovery.registry import registry
+from bilevelbench.errors import BilevelbenchError
+from bilevelbench.execute.executor import Execution
 from bilevelbench.leaderboard.claims import rate_tables
-from bilevelbench.leaderboard.collect import Material
+from bilevelbench.leaderboard.collect import Material, load
+from bilevelbench.leaderboard.pages import site_files
 from bilevelbench.leaderboard.site import Site
+from bilevelbench.model.trial_id import trial_id
 from bilevelbench.report import formats
 from bilevelbench.report.analysis import rates, tuning, verdicts
 from bilevelbench.report.analysis.rates import read_rates
@@ -26,9 +36,13 @@ from bilevelbench.report.comma_table import comma_table
 from bilevelbench.report.contents import read_report
 from bilevelbench.results.merge import merge
 from bilevelbench.results.packs import TABLES, pack_id, sha256, to_json, to_parquet
+from bilevelbench.results.png import png, redrawn
 from bilevelbench.results.schema import curve_of, runs_of
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
+from bilevelbench.results.verified import VERIFY, TrialVerdict, mark, read_verified, sums
+from bilevelbench.studies.verification.again import Here
+from bilevelbench.studies.verification.study import verify
 
 pytestmark = pytest.mark.whole  # many inputs
 
@@ -40,6 +54,7 @@ RECORD = {
     "environment": ENVIRONMENT, "commits": {"plugin": "0123"}, "families": {"f2ba": "penalty"}, "merged_from": "x",
     "pictures": {ID: {"x": "iVBORw0KGgo="}}, "step_seconds": 1.0, "total_seconds": 2.0,
 }  # fmt: skip
+PACKS = 10  # in a folder: to read and show ten takes hardly longer than one
 RUNS, CURVE = runs_of([HONEST | row(TRIAL)]), curve_of(POINTS | {"trial_id": [ID] * 3})
 FIGURE = {
     "figure": {
@@ -75,7 +90,17 @@ TUNING = {
 }  # fmt: skip
 
 
+def tables_of(trial, **columns):
+    return runs_of([HONEST | row(trial) | columns]), curve_of(POINTS | {"trial_id": [trial["id"]] * 3})
+
+
 def place(folder, record, tables):
+    """One pack alone in a folder."""
+    shutil.rmtree(folder / "packs", ignore_errors=True)
+    add(folder, record, tables)
+
+
+def add(folder, record, tables):
     """A pack whose sums are right, whatever it holds."""
     try:
         name = pack_id(record)
@@ -86,12 +111,14 @@ def place(folder, record, tables):
         text = to_json({**record, "files": sums} if record.get("files") is None else record)
     else:
         text = json.dumps(record).encode()
-    for old in folder.glob("packs/*/*"):
-        old.unlink()
     pack = folder / "packs" / name
     pack.mkdir(parents=True, exist_ok=True)
     for file, data in zip((*TABLES, "pack.json"), (*tables, text), strict=True):
         (pack / file).write_bytes(data)
+
+
+def as_bytes(content):
+    return content if isinstance(content, bytes) else json.dumps(content).encode("utf-8", "surrogatepass")
 
 
 def show(folder):
@@ -111,48 +138,59 @@ def _is_writable(record):
     return True
 
 
+def fill(folder, packs):
+    """These packs and no others; the trials of each are its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for record, tables in packs:
+        add(folder, record, tables)
+
+
+TRIALS = [asked(tuned="phi", seed=seed) for seed in range(PACKS)]
+RECORDS = [RECORD | {"trial_ids": [trial["id"]], "trials": [trial], "pictures": {}} for trial in TRIALS]
+WRITTEN = [[to_parquet(table) for table in tables_of(trial)] for trial in TRIALS]
+
+
 @EXAMPLES
 def test_records(examples, tmp_path):
-    tables = [to_parquet(RUNS), to_parquet(CURVE)]
-
-    def read(record):
-        place(tmp_path, record, tables)
+    def read(records):
+        fill(tmp_path, zip(records, WRITTEN, strict=True))
         show(tmp_path)
 
-    survives(examples, mutated_json(RECORD).filter(_is_writable), read)
+    each = [mutated_json(record).filter(_is_writable) for record in RECORDS]
+    survives(examples // PACKS, st.tuples(*each), read)
 
 
 @EXAMPLES
 def test_bytes_of_a_record(examples, tmp_path):
-    tables = [to_parquet(RUNS), to_parquet(CURVE)]
-    place(tmp_path, RECORD, tables)
-    (path,) = tmp_path.glob("packs/*/pack.json")
+    fill(tmp_path, zip(RECORDS, WRITTEN, strict=True))
+    paths = sorted(tmp_path.glob("packs/*/pack.json"))
 
-    def read(content):
-        path.write_bytes(content)
+    def read(contents):
+        for path, content in zip(paths, contents, strict=True):
+            path.write_bytes(content)
         show(tmp_path)
 
-    survives(examples, mutated_bytes(path.read_bytes()) | st.binary(), read)
+    survives(examples // PACKS, st.tuples(*(mutated_bytes(path.read_bytes()) | st.binary() for path in paths)), read)
 
 
 @EXAMPLES
 def test_bytes_of_tables(examples, tmp_path):
-    tables = [to_parquet(RUNS), to_parquet(CURVE)]
-
-    def read(changed):
-        which, content = changed
-        place(tmp_path, RECORD, [content if n == which else table for n, table in enumerate(tables)])
+    def read(contents):
+        fill(tmp_path, zip(RECORDS, contents, strict=True))
         show(tmp_path)
 
-    choice = st.one_of(*(st.tuples(st.just(n), mutated_bytes(table)) for n, table in enumerate(tables)))
-    survives(examples, choice, read)
+    each = [
+        st.tuples(mutated_bytes(runs), st.just(curve)) | st.tuples(st.just(runs), mutated_bytes(curve))
+        for runs, curve in WRITTEN
+    ]
+    survives(examples // PACKS, st.tuples(*each), read)
 
 
 @st.composite
-def tables(draw):
+def tables(draw, trial=TRIAL):
     """The two tables with columns that are missing, new, of other types or with other values."""
     out = []
-    for table in (RUNS, CURVE):
+    for table in tables_of(trial):
         columns = {name: table[name].to_pylist() for name in table.column_names}
         for name in draw(st.lists(st.sampled_from(sorted(columns)) | st.text(max_size=5), max_size=3)):
             kind = draw(st.sampled_from(["gone", "values", "numbers", "texts", "nested"]))
@@ -184,17 +222,22 @@ def _written(table):
 
 
 @EXAMPLES
-@pytest.mark.parametrize("published", [True, False], ids=["published", "packed"])
-def test_tables(examples, published, tmp_path):
+def test_published_tables(examples, tmp_path):
     def read(contents):
-        if published:
-            for file, content in zip(TABLES, contents, strict=True):
-                (tmp_path / file).write_bytes(content)
-        else:
-            place(tmp_path, RECORD, contents)
+        for file, content in zip(TABLES, contents, strict=True):
+            (tmp_path / file).write_bytes(content)
         show(tmp_path)
 
     survives(examples, tables(), read)
+
+
+@EXAMPLES
+def test_tables(examples, tmp_path):
+    def read(contents):
+        fill(tmp_path, zip(RECORDS, contents, strict=True))
+        show(tmp_path)
+
+    survives(examples // PACKS, st.tuples(*map(tables, TRIALS)), read)
 
 
 def show_rates(path, results):
@@ -230,19 +273,122 @@ def test_what_lies_beside_the_tables(examples, file, document, shown, tmp_path):
     path.parent.mkdir(exist_ok=True)
 
     def read(content):
-        path.write_bytes(
-            content if isinstance(content, bytes) else json.dumps(content).encode("utf-8", "surrogatepass")
-        )
+        path.write_bytes(as_bytes(content))
         shown(path, results)
 
     survives(examples, mutated_json(document) | values | st.binary(), read)
 
 
-@pytest.mark.parametrize("examples", [20, pytest.param(300, marks=pytest.mark.long)])
-def test_what_is_read_can_be_merged_and_is_a_page(examples, tmp_path):
-    def read(contents):
-        place(tmp_path / "theirs", RECORD, contents)
-        merge([tmp_path / "theirs"], tmp_path / "ours")
-        formats.load("html").document(read_report(tmp_path / "theirs"))
+@EXAMPLES
+def test_what_lies_beside_is_a_verification(examples, tmp_path):
+    place(tmp_path, RECORD, [to_parquet(RUNS), to_parquet(CURVE)])
+    verdicts = [{"trial": ID, "verdict": "reproduced", "why": "", "method": "f2ba", "problem": "quadratic", "seed": 0}]
+    document = {
+        "created": "2026-01-01T00:00:00+00:00", "machine": "m", "seed": 1, "sample": 20, "trials": 1,
+        "packs": sums(tmp_path), "verdicts": verdicts,
+    }  # fmt: skip
+    assert read_written(tmp_path, document) == ({ID: TrialVerdict.REPRODUCED}, "")
 
-    survives(examples, tables(), read)
+    def read(content):
+        found, said = read_written(tmp_path, content)
+        assert not (found and said)
+        mark([ID], found)
+
+    survives(examples, mutated_json(document) | values | st.binary(), read)
+
+
+def read_written(folder, content):
+    (folder / VERIFY).write_bytes(as_bytes(content))
+    return read_verified(folder)
+
+
+PICTURE = png(3, [bytes([0, 128, 255])] * 4)
+
+
+@EXAMPLES
+def test_pictures(examples):
+    def draw(content):
+        drawn = redrawn({ID: {"x": base64.b64encode(content).decode()}})
+        if drawn:  # by us, so that nothing else is in it
+            assert redrawn(drawn) == drawn
+
+    survives(examples, mutated_bytes(PICTURE), draw)
+
+
+@pytest.fixture
+def everything(tmp_path):
+    """All that is made of a folder of packs that somebody has sent in, whether or not the others can do with it.
+
+    Figures and sites take long: they are made of every tenth folder.
+    """
+    official, theirs, ours = (tmp_path / name for name in ("official", "theirs", "ours"))
+    place(official, RECORD, [to_parquet(RUNS), to_parquet(CURVE)])
+
+    def judged():
+        verification = verify(theirs, Here(registry()), Execution(jobs=0), sample=0, seed=0)
+        verification.rows()
+        verification.file()
+
+    def page():
+        formats.load("html").document(read_report(theirs))
+
+    def drawn():
+        page()
+        site_files(load([official, theirs]), "")
+
+    numbers = itertools.count()
+
+    def made(packs):
+        shutil.rmtree(ours, ignore_errors=True)
+        fill(theirs, packs)
+        for make in (lambda: merge([theirs], ours), judged):
+            with suppress(BilevelbenchError):
+                make()
+        if next(numbers) % 10 == 0:
+            drawn()
+        else:
+            with mock.patch("bilevelbench.report.formats.html.convergence", return_value=""):
+                page()
+
+    return made
+
+
+@EXAMPLES
+def test_what_is_read_can_be_merged_and_is_a_page(examples, everything):
+    def read(contents):
+        everything(zip(RECORDS, contents, strict=True))
+
+    survives(examples // PACKS, st.tuples(*map(tables, TRIALS)), read)
+
+
+@EXAMPLES
+def test_a_record_with_the_right_ids_can_be_merged_and_is_a_page(examples, everything):
+    """Whoever forges a trial computes its id as we do."""
+    trials = st.lists(mutated_json(asked(tuned="phi", seed=1)), min_size=PACKS, max_size=PACKS)
+    survives(examples // PACKS, trials, lambda found: everything(map(sealed, found)))
+
+
+def sealed(trial):
+    """A record of this trial alone, and its tables, which agree with it as far as they can."""
+    try:
+        trial = {**trial, "id": trial_id(trial)}
+        told = {
+            name: trial[name]
+            for name in ("seed", "dtype", "plugin", "plugin_version", "problem_plugin")
+            if name in trial
+        }
+        told |= {"algorithm": trial["algorithm"]["name"], "problem": trial["problem"]["name"], "trial_id": trial["id"]}
+        told["problem_params"] = json.dumps(trial["problem"].get("params", {}))
+        runs, curve = tables_of(trial | {"seed": 0}, **told)
+        record = RECORD | {"trials": [trial], "trial_ids": [trial["id"]], "pictures": {}}
+        to_json(record)
+    except Exception:  # it is no trial that could be written
+        return RECORD, [to_parquet(RUNS), to_parquet(CURVE)]
+    return record, [to_parquet(runs), to_parquet(curve)]
+
+
+def test_a_sealed_record_is_read(tmp_path):
+    place(tmp_path, *sealed(asked(seed=7)))
+    results = load_results(tmp_path)
+    assert results.warnings == []
+    assert list(results.runs["seed"]) == [7]

@@ -162,3 +162,8 @@ def test_reading_results_does_not_import_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_table_that_claims_to_be_of_schema_1_need_not_be():
+    runs, _ = schema.upgrade(schema.runs_frame([]), schema.curve_frame([]), version=1)
+    assert "samples" not in runs

@@ -315,6 +315,21 @@ def test_only_stale_temporary_folders_are_removed(ours):
     assert ours.done() == set()
 
 
+@pytest.mark.whole
+def test_the_next_writer_of_a_file_removes_what_a_killed_one_has_left(tmp_path):
+    code = (
+        "import os, pathlib, sys; from bilevelbench.results import files; "
+        "files.os.replace = lambda *_: os.kill(os.getpid(), 9); files.replace(pathlib.Path(sys.argv[1]), b'half')"
+    )
+    path = tmp_path / "page.html"
+    assert subprocess.run([sys.executable, "-c", code, path], check=False).returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == 1
+    files.replace(tmp_path / "other.html", b"whole")
+    assert len(os.listdir(tmp_path)) == 2
+    files.replace(path, b"whole")
+    assert sorted(os.listdir(tmp_path)) == ["other.html", "page.html"]
+
+
 # ---- corruption
 
 

@@ -11,7 +11,7 @@ import torch
 
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
-from bilevelbench.errors import InvalidInput, MissingConstant, suggestion
+from bilevelbench.errors import BilevelbenchError, InvalidInput, MissingConstant, suggestion
 from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.model.constants import Constants
 from bilevelbench.model.instance import Instance
@@ -82,8 +82,18 @@ def chosen(
 
 def weaker(params: Mapping[str, Any], weakened: Weakened, first: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters without a part of the preset; `first` are those at the start of the grid."""
-    growth = {n: (params[n] / first[n]) ** (power - 1) if n in first else 1.0 for n, power in weakened.powers.items()}
+    growth = {name: _growth(params, first, name, power) for name, power in weakened.powers.items()}
     return {**params, **_multiplied(params, weakened.times | growth), **weakened.params}
+
+
+def _growth(params: Mapping[str, Any], first: Mapping[str, Any], name: str, power: float) -> float:
+    """What is left of a parameter's growth since the start of the grid if that is raised to a power."""
+    if name not in params or name not in first:
+        return 1.0
+    try:
+        return float((params[name] / first[name]) ** (power - 1))
+    except (ArithmeticError, TypeError) as error:
+        raise InvalidInput(f"powers: {name} = {first[name]!r} to {params[name]!r} has no growth: {error}") from None
 
 
 def upper_steps(cls: type[Algorithm]) -> list[str]:
@@ -119,7 +129,13 @@ def _called(cls: type[Algorithm], preset: str, constants: Constants, value: floa
     given = {name: v for name, v in row.params.items() if name in takes}
     if "scale" in takes:
         given["scale"] = row.scale
-    made: Algorithm = function(constants, value, **given)
+    try:
+        made: Algorithm = function(constants, value, **given)
+    except BilevelbenchError:
+        raise
+    except (ArithmeticError, TypeError, ValueError) as error:
+        told = ", ".join(f"{name} = {v!r}" for name, v in given.items())
+        raise InvalidInput(f"the {preset} preset of {cls.name} cannot do with {told or value}: {error}") from None
     return made
 
 
@@ -130,7 +146,15 @@ def _taken(cls: type[Algorithm], preset: Preset, name: str) -> bool:
 
 def _multiplied(params: Mapping[str, Any], times: Mapping[str, float]) -> dict[str, Any]:
     """What takes the place of a whole number is rounded up."""
-    if unknown := next((name for name in times if name not in params), None):
-        raise InvalidInput(f"times, powers: the preset sets no {unknown!r}{suggestion(unknown, params)}")
-    products = {name: by * params[name] for name, by in times.items()}
-    return {name: math.ceil(v) if isinstance(params[name], int) else v for name, v in products.items()}
+    return {name: _product(params, name, by) for name, by in times.items()}
+
+
+def _product(params: Mapping[str, Any], name: str, by: float) -> float:
+    value = params.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        numbers = [key for key, given in params.items() if isinstance(given, int | float)]
+        raise InvalidInput(f"times, powers: the preset sets no number {name!r}{suggestion(name, numbers)}")
+    try:
+        return math.ceil(by * value) if isinstance(value, int) else float(by * value)
+    except ArithmeticError as error:
+        raise InvalidInput(f"times, powers: {by:g} times {name} = {value!r} is no number: {error}") from None

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
+from bilevelbench.errors import faults
 from bilevelbench.model.claim import ClaimedSetting
+from bilevelbench.plan.spec_text import MOST
 from bilevelbench.plan.suite import read_suite
 from bilevelbench.plan.trial import Budget
 from bilevelbench.report.analysis.predict import SetBy
 
 Preset = Literal["rate", "theory", "horizon", "tuned"]
 
+_LONGEST = 62  # the exponent of a horizon: its steps are counted in 64 bits
 _WHOLE = 8  # from here on a grid between whole numbers has whole numbers
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Weakened(_Table):
@@ -79,7 +91,7 @@ class RateRow(_Table):
     values: tuple[PositiveFloat, PositiveFloat] | None = None
     at_eps: PositiveFloat = 0.9
     horizons: tuple[PositiveInt, PositiveInt] | None = None
-    seeds: PositiveInt = 16
+    seeds: Annotated[int, Field(ge=1, le=MOST)] = 16
     on: str | None = None
     problem: dict[str, Any] = {}
     params: dict[str, Any] = {}
@@ -127,7 +139,22 @@ class RateRow(_Table):
             raise ValueError(f"over_power = {self.over_power:g}: it goes with `over` and `sweep`")
         if self.eps is not None and self.eps[0] <= self.eps[1]:
             raise ValueError(f"eps = {list(self.eps)}: the largest comes first")
+        if self.horizons is not None and not self.horizons[0] <= self.horizons[1] <= _LONGEST:
+            raise ValueError(
+                f"horizons = {list(self.horizons)}: powers of two up to {_LONGEST}, the smallest comes first"
+            )
+        if (planned := self._steps() * self.seeds) > MOST:
+            raise ValueError(f"a row of {planned:,.0f} trials; at most {MOST:,} are planned: take a larger ratio")
+        if self.quick:
+            self.quickly()
         return self
+
+    def _steps(self) -> float:
+        """From one end of the grid to the other."""
+        if self.horizons is not None:
+            return self.horizons[1] - self.horizons[0]
+        low, high = self.values or (self.eps or (1.0, 1.0))[::-1]
+        return math.log(high / low) / math.log(self.ratio)
 
     def grid(self) -> list[float]:
         """The accuracies, the horizons, or what is swept."""
@@ -135,17 +162,21 @@ class RateRow(_Table):
             return [2.0**j for j in range(self.horizons[0], self.horizons[1] + 1)]
         if self.values is not None:
             low, high = self.values
-            count = max(1, round(math.log(high / low) / math.log(self.ratio)))
+            count = max(1, round(self._steps()))
             found = [low * (high / low) ** (i / count) for i in range(count + 1)]
             whole = low >= _WHOLE and low == round(low) and high == round(high)
             return list(dict.fromkeys(float(round(v)) for v in found)) if whole else found
         assert self.eps is not None
-        count = round(math.log(self.eps[0] / self.eps[1]) / math.log(self.ratio)) + 1
-        return [self.eps[0] / self.ratio**i for i in range(count)]
+        return [self.eps[0] / self.ratio**i for i in range(round(self._steps()) + 1)]
 
     def quickly(self) -> RateRow | None:
-        """What the quick form of its table has of it."""
-        return None if self.quick is False else self.model_validate({**self.model_dump(), **self.quick})
+        """What the quick form of its table has of it, which has none of its own."""
+        if self.quick is False:
+            return None
+        try:
+            return self.model_validate({**self.model_dump(), **self.quick, "quick": {}})
+        except ValidationError as error:
+            raise ValueError(f"in `quick`, {faults(error)}") from None
 
 
 class RateSuite(_Table):

@@ -6,15 +6,7 @@ import json
 from typing import Any
 
 from bilevelbench.results.schema import Tables
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """The parameters of a row; none where somebody else has written something else."""
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+from bilevelbench.untrusted import parameters
 
 
 def on_common_parameters(a: Tables, b: Tables) -> tuple[Tables, Tables]:
@@ -23,7 +15,7 @@ def on_common_parameters(a: Tables, b: Tables) -> tuple[Tables, Tables]:
     One that a plugin was given later has a default that leaves older trials as they are. If it does not, the numbers
     tell: they are compared in any case.
     """
-    ours, theirs = (parsed(runs["algorithm_params"].iloc[0]) for runs, _ in (a, b))
+    ours, theirs = (parameters(runs["algorithm_params"].iloc[0]) or {} for runs, _ in (a, b))
     common = ours.keys() & theirs.keys()
 
     def cut(side: Tables, given: dict[str, Any]) -> Tables:

@@ -20,7 +20,7 @@ from bilevelbench.plan.trial import Trial
 from bilevelbench.results.compare import TOLERANCES
 from bilevelbench.results.reached import certified
 from bilevelbench.results.status import Status
-from bilevelbench.studies.verification.parameters import parsed
+from bilevelbench.untrusted import parameters
 
 #: Declared calls are added up over so many steps; a forger who is honest for longer is left to the sample.
 _STEPS = 5000
@@ -130,7 +130,7 @@ def _target(stored: Stored, last: pd.Series[Any]) -> Iterator[str]:
 
 def _parameters(stored: Stored) -> Iterator[str]:
     """What was asked for is what the method was given."""
-    given = parsed(stored.row["algorithm_params"])
+    given = parameters(stored.row["algorithm_params"]) or {}
     for name, value in stored.trial.algorithm.params.items():
         if value is not None and given.get(name) != value:  # None: the method takes it from the constants
             yield f"it was to have {name} = {value!r}, and says that it had {given.get(name)!r}"

@@ -26,7 +26,7 @@ from bilevelbench.studies.verification.again import CannotRun, Here, TrialRefuse
 from bilevelbench.studies.verification.against import copies, differences, official
 from bilevelbench.studies.verification.possible import Stored, impossible_of
 from bilevelbench.studies.verification.sample import drawn, weights
-from bilevelbench.untrusted import MOST_JSON, Refused, read_bytes
+from bilevelbench.untrusted import MOST_JSON, Refused, parameters, read_bytes
 
 #: Files of a folder that somebody sends in which nobody reads, and why.
 _UNREAD = {
@@ -232,12 +232,9 @@ class _Court:
 
 def _given(row: Mapping[Any, Any]) -> dict[str, Any]:
     """The parameters that a method had, as its row tells them."""
-    try:
-        found = json.loads(row["algorithm_params"] or "{}")
-    except (ValueError, RecursionError):
-        raise TrialRefused(f"its algorithm_params are not JSON: {str(row['algorithm_params'])[:100]!r}") from None
-    if not isinstance(found, dict):
-        raise TrialRefused(f"its algorithm_params are not a table: {str(row['algorithm_params'])[:100]!r}")
+    found = parameters(row["algorithm_params"])
+    if found is None:
+        raise TrialRefused(f"its algorithm_params are not a JSON object: {str(row['algorithm_params'])[:100]!r}")
     return found
 
 

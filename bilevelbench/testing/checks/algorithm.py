@@ -30,6 +30,7 @@ from bilevelbench.testing.checks.repeatability import (
     check_step_is_pure,
     check_step_is_repeatable,
 )
+from bilevelbench.testing.checks.third_count import check_third_count
 from bilevelbench.testing.outcome import Failure, Skip
 from bilevelbench.testing.stepper import SUM, plain_toys, run, ten_steps, told, toys, way_out
 
@@ -164,3 +165,6 @@ ALGORITHM_CHECKS = (
     check_progress,
     check_presets,
 )
+
+#: For a plugin of somebody whom nobody knows.
+DEEP_CHECKS = (check_third_count,)

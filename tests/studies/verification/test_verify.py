@@ -21,6 +21,7 @@ from bilevelbench.errors import StoreError
 from bilevelbench.execute.executor import Execution
 from bilevelbench.plan.trial import Schedule
 from bilevelbench.results.schema import Results, curve_frame, curve_table, runs_frame, runs_table
+from bilevelbench.results.tables import load_results
 from bilevelbench.results.verified import TrialVerdict, mark, read_verified, write_verified
 from bilevelbench.studies.verification.again import Here, judge
 from bilevelbench.studies.verification.sample import drawn, weights
@@ -434,6 +435,44 @@ def test_a_loose_file_runs_only_where_it_is_named(tmp_path, monkeypatch):
     assert only.verdict is TrialVerdict.NOT_RUN
     assert "my_method.py" in only.why
     assert "was not named" in only.why
+
+
+UNLIMITED = """
+import math
+from dataclasses import dataclass
+from torch import Tensor
+from bilevelbench import Algorithm
+
+@dataclass(frozen=True)
+class State:
+    x: Tensor
+    y: Tensor
+
+class Unlimited(Algorithm):
+    name = "unlimited"
+    uses = frozenset({"grad_g_y"})
+    a: float = 0.1
+    most: float = math.inf
+
+    def init(self, x0, y0, oracle):
+        return State(x0, y0)
+
+    def step(self, s, oracle):
+        return State(s.x, s.y - (self.a * oracle.grad_g_y(s.x, s.y)).clamp(max=self.most))
+"""
+
+
+@pytest.mark.parametrize("given", ["", "[most=Infinity]"], ids=["by default", "as asked"])
+def test_a_parameter_that_is_infinite_is_read_again(tmp_path, given):
+    """JSON has no such number: the row of a trial says "inf", as its record does."""
+    mine = tmp_path / "unlimited.py"
+    mine.write_text(UNLIMITED)
+    where = ["-p", "quadratic[dim_x=2,dim_y=3]", "--steps", 5, "--jobs", 0, "-o", tmp_path / "out"]
+    code, _, err = cli("run", "-a", f"{mine}{given}", *where)
+    assert code == 0, err
+    (row,) = load_results(tmp_path / "out").runs.itertuples()
+    assert json.loads(row.algorithm_params, parse_constant=pytest.fail) == {"a": 0.1, "most": "inf"}
+    assert {one.verdict for one in verified(tmp_path / "out", files=[str(mine)]).judged} == {TrialVerdict.REPRODUCED}
 
 
 @pytest.mark.parametrize("plugin", ["acme", "trap.py"])
