@@ -62,7 +62,7 @@ class F2SAp(Algorithm):
     name = "f2sa_p"
     family = "penalty"
     uses = USES
-    tuned = {"eta_x": "upper_step", "a": "lower_step", "lam": "penalty"}
+    tuned = {"eta_x": "upper_step", "a": "lower_step", "lam": "penalty", "B_in": "batch", "B_out": "batch"}
     reports = "random"
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(

@@ -54,7 +54,7 @@ class F3SA(Algorithm):
     name = "f3sa"
     family = "penalty"
     uses = USES
-    tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
+    tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty", "batch": "batch"}
 
     lam: PositiveFloat = 10.0
     """penalty"""

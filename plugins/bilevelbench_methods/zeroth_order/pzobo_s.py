@@ -25,6 +25,7 @@ from bilevelbench_methods.zeroth_order.directions import Directional, State, per
 
 class PZOBOS(Directional):
     name = "pzobo_s"
+    tuned = {**Directional.tuned, "batch_g": "batch", "batch_f": "batch"}
     reports = "random"
     claims = tuple(
         Claim(
