@@ -198,8 +198,8 @@ def _jobs(suite: Suite, registry: Registry, targets: Sequence[Target]) -> list[J
     if not any(job.method.dimensions for job in jobs):
         name = jobs[0].method.name
         raise InvalidInput(
-            f"{name} has no tunable parameters: write lists, {name}[parameter=0.1,1,10], or name the roles of its parameters in "
-            'its class, tuned = {"parameter": "upper_step"}'
+            f"{name} has no tunable parameters: write lists, {name}[parameter=0.1,1,10], or name the roles of its parameters "
+            'in its class, tuned = {"parameter": "upper_step"}'
         )
     return jobs
 
