@@ -19,7 +19,7 @@ from torch import Tensor
 from bilevelbench_problems.csr import CSR
 from bilevelbench_problems.sparse_cross_entropy import SparseLoss
 
-ENOUGH = 1e-3
+ENOUGH = 2e-3
 _STEPS, _PRODUCTS, _HALVINGS = 60, 400, 30
 
 

@@ -125,7 +125,7 @@ def run_tuning(suite: Suite, registry: Registry, run: Run) -> tuple[list[Job], R
         for job, rows in rounds.items():
             _check(job, rows, results, by)
             job.steps = max(job.steps, int(table.loc[[t.id for row in rows for t in row], "steps"].max()))
-            job.answer(rows, [_seen(row, table) for row in rows])
+            job.answer(rows, [_seen(row, table, job.trials) for row in rows])
     return jobs, results
 
 
@@ -278,9 +278,10 @@ def _check(job: Job, rows: Sequence[Sequence[Trial]], results: Results, by: str)
         raise InvalidInput(f"trials on {job.target.problem} have no {by!r} to select by{suggestion(by, known)}")
 
 
-def _seen(row: Sequence[Trial], table: pd.DataFrame) -> Seen:
+def _seen(row: Sequence[Trial], table: pd.DataFrame, before: Mapping[str, Trial]) -> Seen:
+    """What is asked for again, as halving does where two rungs have the whole budget, was paid for before."""
     part = table.loc[[trial.id for trial in row]]
-    failed, cost = int((~part["scored"]).sum()), float(part["cost"].sum())
+    failed, cost = int((~part["scored"]).sum()), float(part.loc[~part.index.isin(before), "cost"].sum())
     return Seen(float(median(part["score"].to_numpy())), failed, cost)
 
 
