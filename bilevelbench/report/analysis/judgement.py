@@ -136,11 +136,11 @@ def _ranking(
 ) -> Finding:
     sign = 1.0 if check.best == "lowest" else -1.0
     a, b = (side.fillna(sign * math.inf) for side in ends)
-    cells = [_mean_cell(trials, name, side) for name, side in zip(names, ends, strict=True)]
-    what = f"mean {_name(check, trials)} at {_when(check)}, {check.best} is best: {cells[0]} against {cells[1]}"
+    ours, theirs = (_mean_cell(trials, name, side) for name, side in zip(names, ends, strict=True))
+    what = f"mean {_name(check, trials)} at {_when(check)}, {check.best} is best: {ours} against {theirs}"
     ahead = [_ahead(sign * a[one], sign * b[other]) for one, other in pairs]
     word, told = _lead(names, ahead)
-    return Finding(word, *cells, len(pairs), f"{what}; {told}")
+    return Finding(word, ours, theirs, len(pairs), f"{what}; {told}")
 
 
 def _ahead(ours: float, theirs: float) -> float:

@@ -111,10 +111,8 @@ def _verdicts(check: FigureCheck, parts: Mapping[str, PlannedTrials]) -> Iterato
     for problem, trials in parts.items():
         for found in findings(check, trials):
             where = f"on {problem}, " if len(parts) > 1 else ""
-            cells = (problem, found.ours, found.theirs)
-            yield Verdict(
-                printable(check.claim), *map(printable, cells), found.seeds, found.word, printable(where + found.reason)
-            )
+            claim, on, ours, theirs = map(printable, (check.claim, problem, found.ours, found.theirs))
+            yield Verdict(claim, on, ours, theirs, found.seeds, found.word, printable(where + found.reason))
 
 
 def record(experiment: Experiment, folder: Path) -> Path:
