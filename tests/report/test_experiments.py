@@ -217,19 +217,19 @@ def test_every_rival_has_its_row():
 
 
 def test_a_trial_that_diverged_is_worst_and_is_told():
-    trials = losses(a=[0.5, 0.4], b=[])
-    lost = ("b", {"loss": [1.0, 0.1], "status": "diverged"})
+    """Four pairs of four are more than chance (Wilson's interval is above 1/2), three of three are not."""
+    trials, lost = losses(a=[0.5, 0.4, 0.45, 0.41], b=[]), ("b", {"loss": [1.0, 0.1], "status": "diverged"})
     for check, expected in ((PAIR, "reproduced"), (PAIR | {"better": ["b"], "worse": ["a"]}, "not reproduced")):
-        found = verdict(check, [*trials, lost, lost])
+        found = verdict(check, [*trials, *[lost] * 4])
         assert found.word == expected
-        assert "b none (2 of 2 trials of b diverged)" in found.reason
-    sound = ("b", {"loss": [1.0, 0.1]})
-    found = verdict(PAIR, [*trials, lost, sound])
+        assert "b none (4 of 4 trials of b diverged)" in found.reason
+    found = verdict(PAIR, [*trials[:3], *[lost] * 3])
     assert (found.word, found.reason.rpartition("; ")[2]) == (
-        "cannot be told", "a is ahead in 1 of 2 pairs of trials, and trials diverged",
+        "tied", "a is ahead in 3 of 3 pairs of trials and behind in 0, which may be chance",
     )  # fmt: skip
-    accuracy = verdict(PAIR | {"best": "highest"}, [*trials, lost, lost])
-    assert accuracy.word == "reproduced"
+    assert verdict(PAIR, [*trials, *[lost] * 3, ("b", {"loss": [1.0, 0.1]})]).word == "tied"
+    assert verdict(PAIR, [trials[0], lost]).word == "cannot be told"
+    assert verdict(PAIR | {"best": "highest"}, [*trials, *[lost] * 4]).word == "reproduced"
     both = [("a", {"loss": [1, 2], "status": "diverged"})] * 2
     assert verdict(PAIR, [*both, lost, lost]).word == "tied"
 

@@ -1,7 +1,8 @@
 """The rules of an experiment's claims: what the trials say about each of them, as a word with the numbers behind it.
 
     ranking       paired differences of trials with the same seed and data, and Student's interval of their mean: reproduced
-                  where all of it is on the claimed side of 0, not reproduced where it is on the other, else tied
+                  where all of it is on the claimed side of 0, not reproduced where it is on the other, else tied; where a
+                  trial diverged, the share of pairs that are won, with Wilson's interval and 1/2 instead of 0
     separation    the probabilities to end below the bound, with Wilson's intervals: tied where they overlap, reproduced where
                   ours lies above theirs; not reproduced where it lies below, or a bound does not hold in the median
     falls         in every trial
@@ -151,14 +152,14 @@ def _ahead(ours: float, theirs: float) -> float:
 def _lead(names: tuple[str, str], ahead: Sequence[float]) -> tuple[str, str]:
     ours, theirs = names
     many = _pairs(len(ahead))
-    if not all(map(math.isfinite, ahead)):  # somebody diverged: there is a sign, and no mean
-        if all(one > 0 for one in ahead):
-            return REPRODUCED, f"{ours} is ahead in {many}"
-        if all(one < 0 for one in ahead):
-            return NOT_REPRODUCED, f"{ours} is behind in {many}"
-        return UNTOLD, f"{ours} is ahead in {sum(one > 0 for one in ahead)} of {many}, and trials diverged"
     if len(ahead) < 2:
         return UNTOLD, "one pair of trials says nothing about chance; run more seeds or data sets"
+    if not all(map(math.isfinite, ahead)):  # somebody diverged: there are signs, and no mean
+        won, lost = sum(one > 0 for one in ahead), sum(one < 0 for one in ahead)
+        told = f"{ours} is ahead in {won} of {many} and behind in {lost}"
+        if wilson(won, len(ahead))[0] > 0.5:
+            return REPRODUCED, told
+        return (NOT_REPRODUCED, told) if wilson(lost, len(ahead))[0] > 0.5 else (TIED, f"{told}, which may be chance")
     low, high = mean_interval(ahead)
     mean = sum(ahead) / len(ahead)
     told = f"by {number(abs(mean))} [{number(min(abs(low), abs(high)))}, {number(max(abs(low), abs(high)))}] in {many}"
