@@ -118,7 +118,7 @@ def readable(tuning: Tuning) -> pd.DataFrame:
             "problem": full["problem"].map(printable),
             "method": full["method"].map(printable),
             "settings": [f"{tried} of {grid}" for tried, grid in zip(full["settings"], full["grid"], strict=True)]
-            if tuning.rule["search"] != "tpe"
+            if tuning.rule["search"] != "tpe" and not tuning.rule.get("equal_cost")  # which goes beyond the grid
             else full["settings"].astype(str),
             "trials": full["trials"],
             "failed": full["failed"],

@@ -205,10 +205,12 @@ def _jobs(suite: Suite, registry: Registry, targets: Sequence[Target]) -> list[J
 
 
 def _job(plan: Tune, method: Method, target: Target, budget: Budget, repeats: int) -> Job:
+    if not method.dimensions:
+        return Job(method, target, 1, search.grid([{}], budget))
     if plan.search == "tpe":
         return Job(method, target, plan.trials, tpe(method.dimensions, plan.trials, budget, plan.seed))
     settings = _first(plan, method)
-    if not (plan.equal_cost and method.dimensions):
+    if not plan.equal_cost:
         return Job(method, target, len(settings), _search(plan, settings, budget, plan.cost, repeats))
     if budget.cost is None:
         raise InvalidInput(f"equal_cost needs a budget in calls on {target.problem}; set budget.cost, or --budget")
@@ -227,7 +229,7 @@ def _job(plan: Tune, method: Method, target: Target, budget: Budget, repeats: in
 
 def _first(plan: Tune, method: Method) -> list[Choice]:
     """The settings that a search begins with."""
-    if not (plan.defaults and method.dimensions):
+    if not plan.defaults:
         return method.settings(plan.trials, plan.seed)
     return [{}, *(method.settings(plan.trials - 1, plan.seed) if plan.trials > 1 else [])]
 
