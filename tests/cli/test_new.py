@@ -146,7 +146,7 @@ def test_the_commands_of_the_board_work_as_printed(tmp_path):
         done = subprocess.run(line, shell=True, cwd=root, env=env, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, f"{command}: {done.stdout} {done.stderr}"
     assert (root / "board" / "index.html").is_file()
-    names = {path.stem for path in (root / "board" / "methods").iterdir()}
+    names = {path.stem for path in (root / "board" / "method").iterdir()}
     assert {"my_first", "f2ba"} <= names
     assert set(load_results(root / "mine").runs["algorithm"]) == {"my_first"}
 
