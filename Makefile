@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # The settings of the official boards, a suite each.
 SETTINGS := $(basename $(notdir $(wildcard leaderboard/suites/*.toml)))
+# How the tuned boards are searched for, if not as their suites say, such as TUNING="--trials 12 --budget 5000".
+TUNING ?=
 # Where its trials run, such as EXECUTION="--executor dask --scheduler tcp://192.0.2.1:8786".
 EXECUTION ?=
 # What the page links to, such as LINKS="--repository https://example.org/bilevelbench --docs docs/index.html".
@@ -13,7 +15,7 @@ LINKS ?=
 # Results of others, as they sent them in.
 SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
 
-.PHONY: run test test-slow test-slow-again test-quick soak coverage install install-locked lock bench lint leaderboard page docs clean
+.PHONY: run test test-slow test-slow-again test-quick soak coverage install install-locked lock bench lint leaderboard tuned timed page docs clean
 
 run: install
 	$(BIN)/bilevelbench run --all
@@ -76,6 +78,19 @@ leaderboard: install
 	  -o build/leaderboard/official/rates$$table $(EXECUTION) || exit 1; done
 	$(BIN)/bilevelbench leaderboard facts -o build/leaderboard/official/facts
 	$(BIN)/bilevelbench leaderboard build build/leaderboard/official/* $(SUBMITTED) -o build/site $(LINKS)
+
+# The tuned boards: a search that costs the same for every method, then its best parameters on data and seeds that it has not seen.
+tuned: install
+	for setting in $(SETTINGS); do \
+	  $(BIN)/bilevelbench tune --suite leaderboard/suites/$$setting.toml -o build/leaderboard/search/$$setting $(TUNING) $(EXECUTION) && \
+	  $(BIN)/bilevelbench run --suite build/leaderboard/search/$$setting/best.toml -o build/leaderboard/official/$${setting}_tuned $(EXECUTION) && \
+	  cp build/leaderboard/search/$$setting/tuning.json build/leaderboard/official/$${setting}_tuned/ || exit 1; done
+
+# The boards with seconds that mean something: each trial alone in its process, one at a time. For a machine that does nothing else.
+timed: install
+	for setting in $(SETTINGS); do \
+	  $(BIN)/bilevelbench run --suite leaderboard/suites/$$setting.toml --timed -o build/leaderboard/timed/official/$$setting || exit 1; done
+	$(BIN)/bilevelbench leaderboard build build/leaderboard/timed/official/* -o build/site-timed
 
 # The page of the published results, without running anything.
 page: install

@@ -19,7 +19,7 @@ KINDS = ("method", "problem")
 _THIRD_PARTIES = {"torch", "numpy", "scipy", "pandas", "pydantic", "pytest", "bilevelbench"}
 
 #: What a distribution holds: the path, and the template behind it. {kind} is method or problem.
-_LAYOUT = {
+_LAYOUT: dict[str, str] = {
     "pyproject.toml": "pyproject.toml.txt",
     "README.md": "README_{kind}.md.txt",
     ".gitignore": "gitignore.txt",
@@ -28,6 +28,8 @@ _LAYOUT = {
     "bilevelbench_plugin_name/plugin_name.py": "{kind}.py.txt",
     "tests/test_plugin_name.py": "test.py.txt",
 }
+#: What a method has beside that: a problem has no published results to stand beside.
+_OF_METHODS = {".github/workflows/board.yml": "board_method.yml.txt"}
 
 
 def new_plugin(kind: str, name: str, file: bool = False, folder: Path = Path()) -> Path:
@@ -40,9 +42,8 @@ def new_plugin(kind: str, name: str, file: bool = False, folder: Path = Path()) 
         _write({path: _filled(f"{kind}.py.txt", words)}, path)
         return path
     root = folder / words["plugin-name"]
-    texts = {
-        root / _fill(path, words): _filled(template.format(kind=kind), words) for path, template in _LAYOUT.items()
-    }
+    layout = {**_LAYOUT, **(_OF_METHODS if kind == "method" else {})}
+    texts = {root / _fill(path, words): _filled(template.format(kind=kind), words) for path, template in layout.items()}
     _write(texts, root)
     return root
 

@@ -25,8 +25,7 @@ from bilevelbench.report.analysis.answer import answer
 from bilevelbench.report.analysis.moods import SIGNS, mood
 from bilevelbench.report.analysis.ranking import power, uncounted_words
 from bilevelbench.report.analysis.summary import ACCURACIES, TARGETS
-from bilevelbench.report.analysis.verdict_rows import VerdictRow, verdict_rows
-from bilevelbench.report.analysis.verdicts import ExperimentOutcome
+from bilevelbench.report.analysis.verdicts import ExperimentOutcome, Verdict
 from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
 from bilevelbench.report.figures.style import svg
 from bilevelbench.report.page_environment import content_policy, page_environment
@@ -208,9 +207,9 @@ def _experiments(site: Site) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _by_claim(one: ExperimentOutcome) -> list[tuple[str, list[VerdictRow]]]:
+def _by_claim(one: ExperimentOutcome) -> list[tuple[str, list[Verdict]]]:
     """The rows of each claim, which come one after the other."""
-    return [(claim, list(rows)) for claim, rows in groupby(verdict_rows(one), key=lambda row: row.claim)]
+    return [(claim, list(rows)) for claim, rows in groupby(one.verdicts, key=lambda row: row.claim)]
 
 
 def _environment() -> Environment:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bilevelbench.oracle.oracle import Oracle
 
 #: What a parameter is to a method; `bilevelbench tune` has a grid for each, and parameters of one role move together.
-Role = Literal["upper_step", "lower_step", "penalty"]
+Role = Literal["upper_step", "lower_step", "penalty", "batch"]
 
 
 class State(Protocol):

@@ -25,7 +25,10 @@ mu is reg_scale exp(min x) (`mu_at`); it, L_gy, L_g and rho_g grow or fall with 
 y0. C_f, L_f and rho_f hold everywhere. L_phi is an estimate at (x0, y0) with the diagonal of the Hessian of g in place of
 the whole; Delta is f(y0). With `pretrain=0` these are taken at 100 steps.
 
-Metrics at the given y: `val_loss`, `test_loss`, `test_accuracy`, and `selection_loss` for choosing among trials.
+Metrics at the given y: `val_loss`, `test_loss`, `test_accuracy`, and `selection_loss` for choosing among trials. That of a
+penalty method minimises f/λ + g and is fitted to the validation posts a little. With `solved=true` also the same at y*(x),
+by the name `val_loss_solved`, which is φ, and so on: each evaluation solves the lower level (`refit.py`), from where the last
+one ended, to what a figure needs. The schedule's own φ is then best left out (`schedule.phi = false`).
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ import functools
 import math
 import tempfile
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, ClassVar, Literal
@@ -47,6 +50,7 @@ from torch import Tensor
 
 from bilevelbench import Constant, DataFile, Instance, Problem
 from bilevelbench_problems.common import LastOne, spread
+from bilevelbench_problems.refit import Refit
 from bilevelbench_problems.sparse_cross_entropy import SparseLoss, measured_constants
 
 _PRETRAIN_STEP = 100.0
@@ -87,6 +91,8 @@ class _Newsgroups(Problem):
     """regulariser of every word at x = 0; default 1/(p classes)"""
     pretrain: NonNegativeInt = 1000
     """gradient steps without regulariser that make y0; 0: y0 = 0"""
+    solved: bool = False
+    """also give the metrics at y*(x)"""
 
     def build(self) -> Instance:
         dtype = torch.get_default_dtype()
@@ -104,6 +110,22 @@ class _Newsgroups(Problem):
 
         def g_y(x: Tensor, y: Tensor) -> Tensor:
             return _plus(train.gradient(shape(y)), (reg * x.exp()).unsqueeze(-1), shape(y)).flatten(-2)
+
+        at_y = {
+            "val_loss": val.value,
+            "test_loss": test.value,
+            "test_accuracy": test.accuracy,
+            "selection_loss": selection.value,
+        }
+
+        def metric(of: Callable[[Tensor], Tensor]) -> Metric:
+            return lambda x, y: of(shape(y))
+
+        metrics = {name: metric(of) for name, of in at_y.items()}
+        if self.solved:
+            refit = Refit(posts[0][0], train, _first_fit(self).to(dtype))
+            solution = LastOne(lambda x: torch.stack([refit(reg * one.exp()) for one in x]))
+            metrics |= {f"{name}_solved": _at(solution, of) for name, of in at_y.items()}
 
         probabilities = LastOne(lambda y: train.probabilities(shape(y)))
 
@@ -126,12 +148,7 @@ class _Newsgroups(Problem):
             constants=constants,
             points="loop",
             mu_at=lambda x: reg * x.amin(-1, keepdim=True).exp(),
-            metrics={
-                "val_loss": lambda x, y: val.value(shape(y)),
-                "test_loss": lambda x, y: test.value(shape(y)),
-                "test_accuracy": lambda x, y: test.accuracy(shape(y)),
-                "selection_loss": lambda x, y: selection.value(shape(y)),
-            },
+            metrics=metrics,
         )
 
     @abstractmethod
@@ -140,6 +157,13 @@ class _Newsgroups(Problem):
 
     def _reg(self, p: int, classes: int) -> float:
         return 1 / (p * classes) if self.reg_scale is None else self.reg_scale
+
+
+Metric = Callable[[Tensor, Tensor], Tensor]
+
+
+def _at(solution: LastOne, of: Callable[[Tensor], Tensor]) -> Metric:
+    return lambda x, y: of(solution(x))
 
 
 def _npz_or_packed(file: bytes) -> bytes:
@@ -281,6 +305,18 @@ def _start(problem: _Newsgroups) -> tuple[Tensor, dict[str, Constant]]:
     with torch.no_grad():
         Y = _pretrained(train, selection, classes, problem.pretrain or _SETTLED)
         return Y.reshape(1, -1), measured_constants(posts, train, val, Y, problem._reg(train.p, classes))
+
+
+@functools.lru_cache(maxsize=2)
+def _first_fit(problem: _Newsgroups) -> Tensor:
+    """Y*(x0), (p, C) in float32, where every trial begins."""
+    posts, classes = _prepared(problem)
+    train = SparseLoss(*posts[0], classes, torch.float32)
+    start = _start(problem)[0].reshape(train.p, classes)
+    with torch.no_grad():
+        return Refit(posts[0][0], train, start)(
+            torch.full((train.p,), problem._reg(train.p, classes), dtype=start.dtype)
+        )
 
 
 def _pretrained(train: SparseLoss, selection: SparseLoss, classes: int, steps: int) -> Tensor:

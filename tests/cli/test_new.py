@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
+import yaml
 
 from bilevelbench import InvalidInput, api
 from bilevelbench.cli.new import KINDS, new_plugin, next_steps
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import UnknownName
+from bilevelbench.results.tables import load_results
 from bilevelbench.testing import run_checks
 
 pytestmark = pytest.mark.whole
@@ -58,6 +63,7 @@ def test_distribution(kind, tmp_path):
     assert root == tmp_path / "bilevelbench-my-first"
     written = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     assert written == [
+        *([".github/workflows/board.yml"] if kind == "method" else []),
         ".github/workflows/ci.yml",
         ".gitignore",
         "README.md",
@@ -86,6 +92,63 @@ def test_distribution(kind, tmp_path):
     assert tested.returncode == 0, tested.stdout
     assert "failed" not in tested.stdout
     assert "passed" in tested.stdout
+
+
+def commands(workflow: Path) -> dict[str, list[str]]:
+    """What each job of a workflow runs."""
+    jobs = yaml.safe_load(workflow.read_text())["jobs"]
+    return {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+
+
+def test_the_board_of_a_method_runs_nobody_else(tmp_path):
+    workflow = new_plugin("method", "my_first", folder=tmp_path) / ".github/workflows/board.yml"
+    asked = commands(workflow)
+    assert asked["smoke"][1:] == ["bilevelbench check my_first", "bilevelbench run --suite smoke -a my_first -o smoke"]
+    assert [line for line in asked["board"] if " run " in line] == [
+        "bilevelbench run --suite published/leaderboard/suites/deterministic.toml -a my_first -o mine"
+    ]
+    steps = yaml.safe_load(workflow.read_text())["jobs"]["board"]["steps"]
+    (fetched,) = [step["with"] for step in steps if step.get("with", {}).get("path") == "published"]
+    assert fetched["repository"] == "${{ vars.BILEVELBENCH_REPOSITORY }}"
+    for job in yaml.safe_load(workflow.read_text())["jobs"].values():
+        assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step["uses"]) for step in job["steps"] if "uses" in step)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_board_work_as_printed(tmp_path):
+    """With the published packs of a few boards, and their suite with a smaller budget."""
+    root = new_plugin("method", "my_first", folder=tmp_path)
+    here, published = Path(__file__).parents[2] / "leaderboard", root / "published" / "leaderboard"
+    for name in ("deterministic", "facts"):
+        shutil.copytree(here / "results" / "official" / name, published / "results" / "official" / name)
+    (published / "suites").mkdir()
+    suite = (here / "suites" / "deterministic.toml").read_text().replace("cost = 50000", "cost = 500")
+    (published / "suites" / "deterministic.toml").write_text(suite)
+    installed = tmp_path / "site-packages"
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        str(installed),
+    ]
+    env = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    subprocess.run([*pip, str(root)], check=True, env=env, timeout=300)
+    asked = commands(root / ".github/workflows/board.yml")
+    for command in (*asked["smoke"], *asked["board"]):
+        if command.startswith("pip "):
+            continue
+        line = command.replace("bilevelbench ", f"{sys.executable} -m bilevelbench ", 1)
+        done = subprocess.run(line, shell=True, cwd=root, env=env, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, f"{command}: {done.stdout} {done.stderr}"
+    assert (root / "board" / "index.html").is_file()
+    names = {path.stem for path in (root / "board" / "method").iterdir()}
+    assert {"my_first", "f2ba"} <= names
+    assert set(load_results(root / "mine").runs["algorithm"]) == {"my_first"}
 
 
 def test_a_name_that_holds_the_templates_words(tmp_path):

@@ -339,7 +339,7 @@ def test_presets_for_an_accuracy_have_the_powers_of_their_theorems():
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_steps_are_tuned_and_defaults_come_from_the_constants(name):
-    assert cls(name).tuned == {"b": "upper_step", "a": "lower_step"}
+    assert cls(name).tuned == {"b": "upper_step", "a": "lower_step", "batch": "batch"}
     resolved, c = method(name).resolve(tiny().constants), tiny().constants
     assert (resolved.a, resolved.b) == (1 / c.L_gy, (1 if name == "slip" else 0.5) / c.L_phi)
     assert getattr(resolved, "eta_v", 1 / c.L_gy) == 1 / c.L_gy

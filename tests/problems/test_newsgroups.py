@@ -18,8 +18,11 @@ import torch
 from bilevelbench_problems import Newsgroups, NewsgroupsSynthetic, newsgroups
 from bilevelbench_problems.csr import CSR
 from bilevelbench_problems.newsgroups import Posts, _prepared
+from bilevelbench_problems.refit import Refit
+from bilevelbench_problems.sparse_cross_entropy import SparseLoss
 from helpers import assert_conforms
 from pydantic import ValidationError
+from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, random_array
 from scipy.special import log_softmax, softmax
 from sklearn.feature_extraction.text import TfidfTransformer
@@ -590,3 +593,56 @@ def test_pretraining_on_real_posts_learns() -> None:
     assert metrics["test_loss"] < 2.0
     assert metrics["selection_loss"] < 2.0
     assert 1e-6 < instance.constants.L_phi < 1e-2
+
+
+# ---------------------------------------------------------------------------------------------------- metrics at y*(x)
+
+SOLVED = TINY.model_copy(update={"solved": True})
+
+
+def minimiser(plain: Numpy, x: np.ndarray) -> np.ndarray:
+    """y*(x) by scipy, from zero."""
+    found = minimize(
+        lambda y: plain.g(x, y),
+        np.zeros(P * C),
+        jac=lambda y: plain.g_y(x, y),
+        method="L-BFGS-B",
+        options={"maxiter": 5000, "ftol": 1e-16, "gtol": 1e-10},
+    )
+    return found.x
+
+
+def test_metrics_are_also_those_of_the_solution(float64):
+    """At x0, then at two other points, each from where the last one ended; the method's own y does not matter."""
+    solved, plain = SOLVED.build(), Numpy(TINY)
+    for x in (np.zeros(P), np.linspace(-2, 2, P), np.linspace(1, -3, P)):
+        y = minimiser(plain, x)
+        at = torch.from_numpy(x)[None]
+        seen = {name: float(metric(at, normal(1, P * C))) for name, metric in solved.metrics.items()}
+        assert seen["val_loss_solved"] == pytest.approx(plain.f(y), abs=1e-4)
+        assert seen["test_loss_solved"] == pytest.approx(plain.loss(plain.T, plain.t, y), abs=1e-4)
+        assert seen["selection_loss_solved"] == pytest.approx(plain.loss(plain.S, plain.s, y), abs=1e-4)
+        right = (plain.T @ y.reshape(P, C)).argmax(1) == plain.t
+        assert seen["test_accuracy_solved"] == pytest.approx(right.mean(), abs=1.5 / len(right))
+        assert seen["val_loss"] != pytest.approx(seen["val_loss_solved"], abs=1e-2)
+
+
+def test_one_point_is_solved_for_once(float64, monkeypatch):
+    solved, x, y = SOLVED.build(), torch.zeros(1, P), torch.zeros(1, P * C)
+    asked = []
+    monkeypatch.setattr(Refit, "__call__", lambda self, w: asked.append(w) or self.last)
+    for name in ("val_loss_solved", "test_loss_solved", "test_accuracy_solved"):
+        solved.metrics[name](x, y)
+    assert len(asked) == 1
+    assert not [name for name in TINY.build().metrics if name.endswith("_solved")]
+
+
+def test_rounding_ends_a_refit():
+    """In float32 there is a point from which no step leads down."""
+    posts, classes = _prepared(TINY)
+    loss = SparseLoss(*posts[0], classes, torch.float32)
+    refit = Refit(posts[0][0], loss, torch.zeros(P, C, dtype=torch.float32))
+    w = torch.full((P,), 0.01, dtype=torch.float32)
+    first = refit(w)
+    again = refit(w)
+    assert float((first - again).abs().max()) < 1e-3 * float(first.abs().max())

@@ -349,3 +349,30 @@ def test_and_the_penalty_no_longer_multiplies_the_noise_of_the_lower_level() -> 
     assert coupled.std() < 0.3 * coupled.mean().abs()
     assert apart.std() > 10 * coupled.mean().abs()
     assert coupled.mean() < 0  # the garbage loses weight
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+def test_with_one_time_scale_f2bsa_is_f2sa(coupled: bool) -> None:
+    """Coupled or not, the same trial to the last bit: what a comparison of the two would be about is the x-step alone."""
+    both = f"coupled_batches={str(coupled).lower()},coupled_lower={str(coupled).lower()}"
+    weights = []
+    for method in (
+        f"f2bsa[lam=100.0,K=5,B_in=16,B_out=16,a_y=1.0,a_z=1.0,eta_x=0.01,{both}]",
+        f"f2sa[lam=100.0,T_in=5,batch=16,a_y=1.0,a_z=1.0,{both}]",
+    ):
+        found = bilevelbench.run(method, "source_cleaning_linear", steps=20, schedule=Schedule(ratio=2))
+        weights.append(found.curve["garbage_weight"].to_list())
+    assert weights[0] == weights[1]
+    assert weights[0][0] != weights[0][-1]
+
+
+def test_with_one_mini_batch_pbgd_does_not_move_x_where_w_is_y() -> None:
+    """g_x is then the same at both, to the last bit; with two batches lam multiplies the noise of their difference."""
+
+    def moved(coupled: bool) -> float:
+        method = f"pbgd[gam=1000.0,K=1,b=1e-300,alpha=1e-6,batch=16,coupled_batches={str(coupled).lower()}]"
+        curve = bilevelbench.run(method, "source_cleaning_linear", steps=5).curve
+        return abs(curve["garbage_weight"].iloc[-1] - 0.5)
+
+    assert moved(coupled=True) == 0
+    assert moved(coupled=False) > 1e-5

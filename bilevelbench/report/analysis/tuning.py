@@ -113,12 +113,12 @@ def table(tuning: Tuning) -> pd.DataFrame:
 def readable(tuning: Tuning) -> pd.DataFrame:
     """The same for people."""
     full = table(tuning)
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         {
             "problem": full["problem"].map(printable),
             "method": full["method"].map(printable),
             "settings": [f"{tried} of {grid}" for tried, grid in zip(full["settings"], full["grid"], strict=True)]
-            if tuning.rule["search"] != "tpe"
+            if tuning.rule["search"] != "tpe" and not tuning.rule.get("equal_cost")  # which goes beyond the grid
             else full["settings"].astype(str),
             "trials": full["trials"],
             "failed": full["failed"],
@@ -128,9 +128,12 @@ def readable(tuning: Tuning) -> pd.DataFrame:
                 number(score, 6) if math.isfinite(score) else "no step" if remark else "half or more failed"
                 for score, remark in zip(full["score"], full["remark"], strict=True)
             ],
-            "best": full["best"],
+            "best": full["best"].replace("", "as it is"),
         }
     )
+    if tuning.rule.get("equal_cost"):
+        frame.insert(list(frame.columns).index("calls"), "search cost", full["cost"].map(lambda cost: f"{cost:,.10g}"))
+    return frame
 
 
 def markdown(tuning: Tuning) -> str:
@@ -151,6 +154,8 @@ def remarks(tuning: Tuning) -> list[str]:
     out = [
         f"{given} Chosen by the median of {rule['by']} at the end; a failure is infinite, and so is a trial without a step."
     ]
+    if rule.get("equal_cost"):
+        out.append(_levelled(tuning.rows))
     if rule["search"] != "tpe":
         drawn = [row["method"] for row in tuning.rows if row["grid"] > row["settings"]]
         whole = [row["method"] for row in tuning.rows if row["grid"] < rule["trials"]]
@@ -160,6 +165,17 @@ def remarks(tuning: Tuning) -> list[str]:
     if rule["by"] == "grad_phi":
         out.append("|grad phi| is also small where x has run away; look at phi before believing this choice.")
     return out
+
+
+def _levelled(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How equal the costs are, as they were recorded."""
+    shares = [row["cost"] / row["allowed"] for row in rows if row.get("allowed")]
+    if not shares:
+        return "No method had anything to tune."
+    return (
+        "What settings left over that failed early went to further settings: every search spent "
+        f"{min(shares):.1%} to {max(shares):.1%} of what it was given."
+    )
 
 
 def parameters(params: Mapping[str, Any]) -> str:

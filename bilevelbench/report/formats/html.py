@@ -32,7 +32,6 @@ from bilevelbench.report.analysis.summary import (
 )
 from bilevelbench.report.analysis.tuning import Tuning, remarks
 from bilevelbench.report.analysis.tuning import readable as readable_tuning
-from bilevelbench.report.analysis.verdict_rows import verdict_rows
 from bilevelbench.report.analysis.verdicts import ExperimentOutcome
 from bilevelbench.report.contents import Report
 from bilevelbench.report.figures.curves import convergence, families, profile_figure
@@ -125,8 +124,8 @@ def _experiment(one: ExperimentOutcome, n: int) -> dict[str, Any]:
     return {
         "title": printable(one.figure.title),
         "claim": printable(one.figure.claim),
-        "rows": (rows := verdict_rows(one)),
-        "cells": [[row.claim, row.problem, row.ours, row.theirs, row.seeds, row.word] for row in rows],
+        "rows": one.verdicts,
+        "cells": [[row.claim, row.problem, row.ours, row.theirs, row.seeds, row.word] for row in one.verdicts],
         "tuning": one.tuning,
         "figure": Markup(svg(experiment_figure(one), f"e{n}-")),
     }

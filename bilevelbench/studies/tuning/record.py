@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite
 from bilevelbench.report.analysis.tuning import TUNING
 from bilevelbench.results.files import replace_file
 from bilevelbench.results.schema import Results
-from bilevelbench.studies.tuning.study import Job, Target
+from bilevelbench.studies.tuning.study import Job, Target, search_seeds
 
 BEST = "best.toml"
 
@@ -28,7 +28,7 @@ def tuning_record(suite: Suite, jobs: Sequence[Job], results: Results) -> dict[s
         "title": suite.title,
         "summary": _summary(rule, rows),
         "rule": rule,
-        "seeds": list(suite.seed_list),
+        "seeds": list(search_seeds(suite)),
         "rows": rows,
     }
 
@@ -46,6 +46,7 @@ def _row(job: Job, results: Results) -> dict[str, Any]:
         "space": {d.name: {"fields": list(d.fields), "values": list(d.values)} for d in job.method.dimensions},
         "grid": job.method.size,
         "settings": job.settings,
+        "allowed": job.cost,
         "trials": len(job.trials),
         "failed": sum(one.failed for one in job.tried),
         "cost": float(runs["cost"].sum()),
@@ -63,12 +64,12 @@ def _row(job: Job, results: Results) -> dict[str, Any]:
 
 def best_suite(suite: Suite, jobs: Sequence[Job], record: dict[str, Any]) -> Suite:
     """The best parameters, each for its problem, on seeds and data that the search has not seen."""
-    first = max(suite.seed_list) + 1
+    first = max(search_seeds(suite)) + 1
     return Suite(
         title=f"{suite.title or 'best'}, tuned",
         description=record["summary"],
         algorithm=tuple(_entry(job) for job in jobs),
-        problem=tuple(_problem(target) for target in dict.fromkeys(job.target for job in jobs)),
+        problem=tuple(one for target in dict.fromkeys(job.target for job in jobs) for one in _problems(target)),
         seeds=tuple(range(first, first + len(suite.seed_list))),
         budget=suite.budget,
         targets=suite.targets,
@@ -81,6 +82,8 @@ def best_suite(suite: Suite, jobs: Sequence[Job], record: dict[str, Any]) -> Sui
 
 def _summary(rule: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     """How the parameters were found and what that cost, in sentences."""
+    if rule["equal_cost"]:
+        return _equal_summary(rule, rows)
     spent = []
     for method, group in itertools.groupby(sorted(rows, key=lambda r: r["method"]), lambda r: r["method"]):
         mine = list(group)
@@ -94,22 +97,47 @@ def _summary(rule: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def _equal_summary(rule: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    searched = [row for row in rows if row["allowed"] is not None]
+    shares = [row["cost"] / row["allowed"] for row in searched]
+    settings = [row["settings"] for row in searched]
+    own = ", the method's own first" if rule["defaults"] else ""
+    return (
+        f"Parameters found by {rule['search']} search, which spent the same on every method: {min(shares):.1%} to "
+        f"{max(shares):.1%} of {_amounts(searched)} for each method and problem, on {min(settings)} to {max(settings)} "
+        f"settings{own}, chosen by the median of {rule['by']} at the whole budget. In all "
+        f"{sum(row['trials'] for row in rows):,} trials and {sum(row['seconds'] for row in rows):,.0f} s."
+    )
+
+
+def _amounts(rows: Sequence[dict[str, Any]]) -> str:
+    """`a cost of 120,000`, or what each problem was given where that differs."""
+    given = {row["problem"]: f"a cost of {row['allowed']:,.10g}" for row in rows}
+    if len(set(given.values())) == 1:
+        return next(iter(given.values()))
+    return " and ".join(f"{amount} on {problem}" for problem, amount in given.items())
+
+
 def _entry(job: Job) -> AlgorithmEntry:
     assert job.best is not None
     params = {name: [value] for name, value in job.method.params(job.best.choice).items() if value is not None}
     return AlgorithmEntry(
-        name=job.method.name, label=job.method.label, params=params, problems=(str(job.target.problem),)
+        name=job.method.name,
+        label=job.method.label,
+        params=params,
+        problems=tuple(str(problem) for problem, _ in job.target.report_on),
     )
 
 
-def _problem(target: Target) -> ProblemEntry:
-    params: dict[str, Any] = {name: [value] for name, value in target.problem.params.items()}
-    return ProblemEntry(
-        name=target.problem.name,
-        params={**params, "data_seed": list(target.report_on)},
-        budget=target.entry.budget,
-        targets=target.entry.targets,
-    )
+def _problems(target: Target) -> Iterator[ProblemEntry]:
+    for problem, seeds in target.report_on:
+        params: dict[str, Any] = {name: [value] for name, value in problem.params.items()}
+        yield ProblemEntry(
+            name=problem.name,
+            params={**params, "data_seed": list(seeds)},
+            budget=target.entry.budget,
+            targets=target.entry.targets,
+        )
 
 
 def write_tuning(folder: Path, record: dict[str, Any], best: Suite) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.model.algorithm import Algorithm
 from bilevelbench.plan.suite import AlgorithmEntry
 from bilevelbench.plan.trial import Spec
 from bilevelbench.plan.tuning import Grid
@@ -29,6 +30,19 @@ class Dimension:
     values: tuple[Any, ...]
     whole: bool = False  # nothing lies between 1 and 2
 
+    @property
+    def spans(self) -> bool:
+        """Whether there is something between its values."""
+        numbers = [v for v in self.values if isinstance(v, int | float) and not isinstance(v, bool)]
+        return len(numbers) == len(self.values) and 0 < min(numbers) < max(numbers)
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Evenly on a log scale between its smallest and its largest value; words are chosen among."""
+        if not self.spans:
+            return self.values[int(rng.integers(len(self.values)))]
+        drawn = math.exp(rng.uniform(math.log(min(self.values)), math.log(max(self.values))))
+        return round(drawn) if self.whole else float(f"{drawn:.4g}")
+
 
 @dataclass(frozen=True)
 class Method:
@@ -45,23 +59,36 @@ class Method:
         return math.prod(len(dimension.values) for dimension in self.dimensions)
 
     def params(self, choice: Choice) -> dict[str, Any]:
-        chosen = {field: choice[d.name] for d in self.dimensions for field in d.fields}
+        """With nothing chosen the method's own."""
+        chosen = {field: choice[d.name] for d in self.dimensions if d.name in choice for field in d.fields}
         return {**self.fixed, **chosen}
 
     def settings(self, trials: int, seed: int) -> list[Choice]:
         """The whole grid in its order, or as many as `trials` of it, drawn without replacement."""
-        rows = itertools.product(*(dimension.values for dimension in self.dimensions))
-        grid = [dict(zip((d.name for d in self.dimensions), row, strict=True)) for row in rows]
+        grid = self._grid()
         if len(grid) <= trials:
             return grid
         drawn = np.random.default_rng(seed).choice(len(grid), trials, replace=False)
         return [grid[i] for i in sorted(drawn)]
 
+    def further(self, tried: list[Choice], seed: int) -> Iterator[Choice]:
+        """What is left of the grid, in a drawn order, and then draws between its values, for ever if there are any."""
+        rng = np.random.default_rng(seed)
+        rest = [choice for choice in self._grid() if choice not in tried]
+        yield from (rest[i] for i in rng.permutation(len(rest)))
+        while any(dimension.spans for dimension in self.dimensions):
+            yield {dimension.name: dimension.draw(rng) for dimension in self.dimensions}
+
+    def _grid(self) -> list[Choice]:
+        rows = itertools.product(*(dimension.values for dimension in self.dimensions))
+        return [dict(zip((d.name for d in self.dimensions), row, strict=True)) for row in rows]
+
 
 def method_of(entry: AlgorithmEntry, registry: Registry, grid: Grid) -> Method:
     """Lists of several values are the whole search space; without any, the roles that the class gives its parameters.
 
-    A parameter with one value keeps it, unless its role is one that the suite's grid names.
+    A parameter with one value keeps it, unless its role is one that the suite's grid names. A method whose parameters have no
+    roles has no dimensions: it is run as it is.
     """
     cls = registry.algorithm(entry.name).value
     lists = {name: tuple(given) if isinstance(given, list) else (given,) for name, given in entry.params.items()}
@@ -76,8 +103,8 @@ def method_of(entry: AlgorithmEntry, registry: Registry, grid: Grid) -> Method:
     )
     if not written:
         fixed = {name: value for name, value in fixed.items() if cls.tuned.get(name) not in grid.model_fields_set}
-    dimensions = written or _by_role(cls.tuned, fixed, grid)
-    if not dimensions:
+    dimensions = written or _by_role(cls, fixed, grid)
+    if not dimensions and cls.tuned:
         raise InvalidInput(
             f"{entry.name} has no tunable parameters here: write lists, {cls.name}[parameter=0.1,1,10], or name the roles "
             'of its parameters in its class, tuned = {"parameter": "upper_step"}'
@@ -85,9 +112,11 @@ def method_of(entry: AlgorithmEntry, registry: Registry, grid: Grid) -> Method:
     return Method(entry.label or str(Spec(name=cls.name, params=fixed)), entry.name, cls.family, fixed, dimensions)
 
 
-def _by_role(tuned: Mapping[str, str], fixed: Mapping[str, Any], grid: Grid) -> tuple[Dimension, ...]:
+def _by_role(cls: type[Algorithm], fixed: Mapping[str, Any], grid: Grid) -> tuple[Dimension, ...]:
     roles: dict[str, list[str]] = {}
-    for field, role in tuned.items():
-        if field not in fixed:
+    for field, role in cls.tuned.items():
+        if field not in fixed and getattr(grid, role) is not None:
             roles.setdefault(role, []).append(field)
-    return tuple(Dimension(role, tuple(fields), getattr(grid, role)) for role, fields in roles.items())
+    return tuple(
+        Dimension(role, tuple(fields), getattr(grid, role), whole=role == "batch") for role, fields in roles.items()
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,18 +26,24 @@ from bilevelbench.studies.tuning.search import Ask, Best, Search, Seen
 from bilevelbench.studies.tuning.space import Choice, Method, method_of
 from bilevelbench.studies.tuning.tpe import tpe
 
+#: Settings that halving leaves the whole budget for, where every search spends the same.
+_FINALS = 2
+
+#: Searches of the same cost differ by no more than this.
+EQUAL = 0.02
+
 #: Runs trials that are not stored yet and returns everything that is.
 Run = Callable[[Sequence[Trial]], Results]
 
 
 @dataclass(frozen=True, eq=False)  # a spec is not hashable
 class Target:
-    """A problem to tune on: without its data, with each data set, the data to report on, the entry of the suite."""
+    """A problem to tune on: without its data, with each data set; what to report on, problems with their data seeds."""
 
     problem: Spec
     data: tuple[Spec, ...]
     data_seeds: tuple[int, ...]
-    report_on: tuple[int, ...]
+    report_on: tuple[tuple[Spec, tuple[int, ...]], ...]
     entry: ProblemEntry
 
 
@@ -53,12 +59,17 @@ class Tried:
 
 @dataclass(eq=False)  # two jobs are never the same one
 class Job:
-    """One method on one problem: its search, what it has asked for, and what was seen so far."""
+    """One method on one problem: its search, what it has asked for, and what was seen so far.
+
+    `settings` are those that were planned, and more if the search went on to spend `cost`.
+    """
 
     method: Method
     target: Target
     settings: int
     search: Search
+    cost: float | None = None
+    spent: float = 0.0
     tried: list[Tried] = field(default_factory=list)
     trials: dict[str, Trial] = field(default_factory=dict)
     steps: int = 0  # the most that any of its trials made
@@ -72,6 +83,8 @@ class Job:
         for ask, row, one in zip(self.asked, rows, seen, strict=True):
             self.tried.append(Tried(ask.choice, ask.budget, one.score, one.failed))
             self.trials |= {trial.id: trial for trial in row}
+        self.spent += sum(one.cost for one in seen)
+        self.settings = max(self.settings, len({repr(one.choice) for one in self.tried}))
         try:
             self.asked = self.search.send(seen)
         except StopIteration as end:
@@ -80,6 +93,13 @@ class Job:
     @property
     def remark(self) -> str:
         """What its row has to say."""
+        if not self.method.dimensions:
+            return f"{self.method.label} has no parameters to tune on {self.target.problem}: it runs as it is."
+        if self.steps and self.cost is not None and self.spent < (1 - EQUAL) * self.cost:
+            return (
+                f"The search of {self.method.label} on {self.target.problem} spent {self.spent / self.cost:.1%} of its cost: "
+                f"{self.settings} settings were tried, and there was no other that takes the rest."
+            )
         if self.steps:
             return ""
         most = max(one.budget.cost or math.inf for one in self.tried)
@@ -105,7 +125,7 @@ def run_tuning(suite: Suite, registry: Registry, run: Run) -> tuple[list[Job], R
         for job, rows in rounds.items():
             _check(job, rows, results, by)
             job.steps = max(job.steps, int(table.loc[[t.id for row in rows for t in row], "steps"].max()))
-            job.answer(rows, [_seen(row, table) for row in rows])
+            job.answer(rows, [_seen(row, table, job.trials) for row in rows])
     return jobs, results
 
 
@@ -113,13 +133,42 @@ def _targets(suite: Suite, registry: Registry) -> list[Target]:
     grouped: dict[str, list[tuple[Spec, ProblemEntry]]] = {}
     for spec, entry in suite.problems(registry):
         grouped.setdefault(str(spec.variant), []).append((spec, entry))
+    if suite.tune.problem_params:
+        return _elsewhere(grouped, suite.tune, registry)
     return [_target(pairs, suite.tune.fresh_data, registry) for pairs in grouped.values()]
+
+
+def _elsewhere(
+    grouped: Mapping[str, Sequence[tuple[Spec, ProblemEntry]]], plan: Tune, registry: Registry
+) -> list[Target]:
+    """Problems with other parameters to search on; what differs in these parameters alone is searched on once."""
+    targets: dict[str, Target] = {}
+    for pairs in grouped.values():
+        (first, entry), asked = pairs[0], tuple(spec for spec, _ in pairs)
+        changed = [spec.model_copy(update={"params": {**spec.params, **plan.problem_params}}) for spec in asked]
+        data = tuple({str(spec): spec for spec in changed}.values())
+        if plan.fresh_data and (seen := {str(spec) for spec in data} & {str(spec) for spec in asked}):
+            raise InvalidInput(
+                f"problem_params = {plan.problem_params} leave {min(seen)} as it is, which the report runs on too; change "
+                "more of it, or set fresh_data = false"
+            )
+        problem = data[0].variant
+        before = targets.get(str(problem))
+        report_on = (*(before.report_on if before else ()), (first.variant, _data_seeds(asked, registry)))
+        targets[str(problem)] = Target(problem, data, _data_seeds(data, registry), report_on, entry)
+    return list(targets.values())
+
+
+def _data_seeds(specs: Sequence[Spec], registry: Registry) -> tuple[int, ...]:
+    default = registry.problem(specs[0].key).value.model_fields["data_seed"].default
+    return tuple(spec.params.get("data_seed", default) for spec in specs)
 
 
 def _target(pairs: Sequence[tuple[Spec, ProblemEntry]], fresh: bool, registry: Registry) -> Target:
     first, entry = pairs[0]
     cls = registry.problem(first.key).value
-    used = tuple(spec.params.get("data_seed", cls.model_fields["data_seed"].default) for spec, _ in pairs)
+    data = tuple(spec for spec, _ in pairs)
+    used = _data_seeds(data, registry)
     report_on = used
     if fresh:
         report_on = tuple(itertools.islice((seed for seed in cls.data_sets if seed not in used), len(used)))
@@ -128,7 +177,7 @@ def _target(pairs: Sequence[tuple[Spec, ProblemEntry]], fresh: bool, registry: R
                 f"{first.name} has {len(cls.data_sets)} data sets, too few to tune on {len(used)} and report on others; tune "
                 "on fewer, or set fresh_data = false"
             )
-    return Target(first.variant, tuple(spec for spec, _ in pairs), used, report_on, entry)
+    return Target(first.variant, data, used, ((first.variant, report_on),), entry)
 
 
 def _jobs(suite: Suite, registry: Registry, targets: Sequence[Target]) -> list[Job]:
@@ -137,26 +186,63 @@ def _jobs(suite: Suite, registry: Registry, targets: Sequence[Target]) -> list[J
     for entry in suite.algorithms(registry):
         method = method_of(entry, registry, plan.grid)
         for target in targets:
-            if not suite.meets(entry, target.problem, registry):
+            if not any(suite.meets(entry, problem, registry) for problem, _ in target.report_on):
                 continue
             if any(job.method.label == method.label and job.target is target for job in jobs):
                 raise InvalidInput(f"two methods are called {method.label!r}; tell them apart with `label`")
             budget = target.entry.budget or suite.budget
-            repeats = len(target.data) * len(suite.seed_list)
+            repeats = len(target.data) * len(search_seeds(suite))
             jobs.append(_job(plan, method, target, budget, repeats))
     if not jobs:
         raise InvalidInput("there is nothing to tune: no method meets any problem; name others with -a and -p")
+    if not any(job.method.dimensions for job in jobs):
+        name = jobs[0].method.name
+        raise InvalidInput(
+            f"{name} has no tunable parameters: write lists, {name}[parameter=0.1,1,10], or name the roles of its parameters "
+            'in its class, tuned = {"parameter": "upper_step"}'
+        )
     return jobs
 
 
 def _job(plan: Tune, method: Method, target: Target, budget: Budget, repeats: int) -> Job:
+    if not method.dimensions:
+        return Job(method, target, 1, search.grid([{}], budget))
     if plan.search == "tpe":
         return Job(method, target, plan.trials, tpe(method.dimensions, plan.trials, budget, plan.seed))
-    settings = method.settings(plan.trials, plan.seed)
+    settings = _first(plan, method)
+    if not plan.equal_cost:
+        return Job(method, target, len(settings), _search(plan, settings, budget, plan.cost, repeats))
+    if budget.cost is None:
+        raise InvalidInput(f"equal_cost needs a budget in calls on {target.problem}; set budget.cost, or --budget")
+    whole = budget.cost * repeats
+    cost = plan.trials * whole if plan.cost is None else plan.cost
+    shared = None if plan.cost is None else plan.cost - _FINALS * whole
+    if shared is not None and shared <= 0:
+        raise InvalidInput(
+            f"cost = {cost:,.10g} is too little to try {_FINALS} settings of {method.label} with the whole budget on "
+            f"{target.problem}, {repeats} trials each; give more than {_FINALS * whole:,.10g}, or a smaller budget"
+        )
+    base = _search(plan, settings, budget, shared, repeats)
+    further = method.further(settings, plan.seed)
+    return Job(method, target, len(settings), search.levelled(base, further, budget, cost, repeats), cost)
+
+
+def _first(plan: Tune, method: Method) -> list[Choice]:
+    """The settings that a search begins with."""
+    if not plan.defaults:
+        return method.settings(plan.trials, plan.seed)
+    return [{}, *(method.settings(plan.trials - 1, plan.seed) if plan.trials > 1 else [])]
+
+
+def _search(plan: Tune, settings: list[Choice], budget: Budget, cost: float | None, repeats: int) -> Search:
     if plan.search == "grid":
-        return Job(method, target, len(settings), search.grid(settings, budget))
-    assert plan.cost is not None  # the settings say so
-    return Job(method, target, len(settings), search.halving(settings, budget, plan.cost / repeats, plan.factor))
+        return search.grid(settings, budget)
+    assert cost is not None  # the settings say so
+    return search.halving(settings, budget, cost / repeats, plan.factor)
+
+
+def search_seeds(suite: Suite) -> Sequence[int]:
+    return suite.seed_list if suite.tune.seeds is None else range(suite.tune.seeds)
 
 
 def _trials(job: Job, ask: Ask, suite: Suite, registry: Registry) -> list[Trial]:
@@ -168,7 +254,7 @@ def _trials(job: Job, ask: Ask, suite: Suite, registry: Registry) -> list[Trial]
             registry, spec, data, seed=seed, budget=ask.budget, schedule=suite.schedule, dtype=suite.dtype, label=label
         )
         for data in job.target.data
-        for seed in suite.seed_list
+        for seed in search_seeds(suite)
     ]  # fmt: skip
 
 
@@ -179,7 +265,8 @@ def _ends(results: Results, by: str) -> pd.DataFrame:
     value = last[by] if by in last else pd.Series(np.nan, index=last.index)
     score = value.reindex(runs.index)
     good = np.isfinite(score) & ~reached.failed(runs) & (runs["steps"] > 0)
-    return pd.DataFrame({"score": score.where(good, np.inf), "scored": good, "steps": runs["steps"]})
+    columns = {"score": score.where(good, np.inf), "scored": good, "steps": runs["steps"], "cost": runs["cost"]}
+    return pd.DataFrame(columns)
 
 
 def _check(job: Job, rows: Sequence[Sequence[Trial]], results: Results, by: str) -> None:
@@ -193,9 +280,11 @@ def _check(job: Job, rows: Sequence[Sequence[Trial]], results: Results, by: str)
         raise InvalidInput(f"trials on {job.target.problem} have no {by!r} to select by{suggestion(by, known)}")
 
 
-def _seen(row: Sequence[Trial], table: pd.DataFrame) -> Seen:
+def _seen(row: Sequence[Trial], table: pd.DataFrame, before: Mapping[str, Trial]) -> Seen:
+    """What is asked for again, as halving does where two rungs have the whole budget, was paid for before."""
     part = table.loc[[trial.id for trial in row]]
-    return Seen(float(median(part["score"].to_numpy())), failed=int((~part["scored"]).sum()))
+    failed, cost = int((~part["scored"]).sum()), float(part.loc[~part.index.isin(before), "cost"].sum())
+    return Seen(float(median(part["score"].to_numpy())), failed, cost)
 
 
 def _need_phi(by: str, targets: Sequence[Target], registry: Registry) -> None:

@@ -48,7 +48,7 @@ class Approximation(Algorithm):
 
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
-    tuned = {"eta_x": "upper_step", "b": "lower_step"}
+    tuned = {"eta_x": "upper_step", "b": "lower_step", "batch": "batch"}
     reports = "random"
 
     Q: PerLane[PositiveInt] = 10

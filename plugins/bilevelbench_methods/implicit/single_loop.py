@@ -125,6 +125,8 @@ class Steps(Algorithm):
 class Batched(Steps):
     """Mini-batches of one size."""
 
+    tuned = {**Steps.tuned, "batch": "batch"}
+
     batch: PositiveInt = 64
     """data of a sample"""
 

@@ -40,7 +40,9 @@ class StocBiO(Algorithm):
     paper = "https://arxiv.org/abs/2010.07962"
     family = "implicit"
     uses = frozenset({"grad_f", "grad_g_y", "hvp_g_yy", "jvp_g_xy"})
-    tuned = {"eta_x": "upper_step", "a": "lower_step"}
+    tuned = {
+        "eta_x": "upper_step", "a": "lower_step", "batch_g": "batch", "batch_f": "batch", "batch_j": "batch", "batch_h": "batch"
+    }  # fmt: skip
     reports = "random"
     claims = (
         Claim(

@@ -59,7 +59,9 @@ class F2BSA(Algorithm):
     paper = "https://arxiv.org/abs/2306.14853"
     family = "penalty"
     uses = USES | _NEEDED
-    tuned = {"eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
+    tuned = {
+        "eta_x": "upper_step", "a_y": "lower_step", "a_z": "lower_step", "lam": "penalty", "B_in": "batch", "B_out": "batch"
+    }  # fmt: skip
     reports = "random"
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(

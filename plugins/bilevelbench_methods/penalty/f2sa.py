@@ -44,7 +44,7 @@ class F2SA(Algorithm):
     paper = "https://arxiv.org/abs/2301.10945"
     family = "penalty"
     uses = USES
-    tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
+    tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty", "batch": "batch"}
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=3, tilde=True, log_power=1,
@@ -79,6 +79,10 @@ class F2SA(Algorithm):
     """steps before the schedule bends"""
     batch: PositiveInt | None = None
     """size of every mini-batch; without one, gradients are exact"""
+    coupled_batches: bool = False
+    """one mini-batch for both g_x of the x-gradient; published are independent ones"""
+    coupled_lower: bool = False
+    """one mini-batch for the g_y of y and of z; published are independent ones"""
 
     def resolve(self, constants: Constants) -> Self:
         return self.fill(constants, a_y=lambda c: 1 / (2 * c.L_gy), a_z=lambda c: 1 / (2 * c.L_gy))
@@ -91,8 +95,8 @@ class F2SA(Algorithm):
         lam = self.lam * torch.exp(self.lam_power * log_t)
         decay = torch.exp(-self.step_power * log_t)
         a_y, a_z = self.a_y * decay, self.a_z * decay
-        y, z, *_ = pen_pair(oracle, s.x, s.y, s.z, self.T_in, lam, a_y, a_z, self.batch)
-        d = penalty_gradient(oracle, s.x, y, z, lam, self.batch)
+        y, z, *_ = pen_pair(oracle, s.x, s.y, s.z, self.T_in, lam, a_y, a_z, self.batch, self.coupled_lower)
+        d = penalty_gradient(oracle, s.x, y, z, lam, self.batch, self.coupled_batches)
         return State(x=s.x - self.xi * (a_y / lam) * d, y=y, z=z, k=s.k + 1)
 
     def x_step(self) -> float | None:

@@ -64,7 +64,7 @@ class F2SAp(Algorithm):
     paper = "https://arxiv.org/abs/2509.02937"
     family = "penalty"
     uses = USES
-    tuned = {"eta_x": "upper_step", "a": "lower_step", "lam": "penalty"}
+    tuned = {"eta_x": "upper_step", "a": "lower_step", "lam": "penalty", "B_in": "batch", "B_out": "batch"}
     reports = "random"
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(

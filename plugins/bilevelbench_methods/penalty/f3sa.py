@@ -56,7 +56,7 @@ class F3SA(Algorithm):
     paper = "https://arxiv.org/abs/2301.10945"
     family = "penalty"
     uses = USES
-    tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty"}
+    tuned = {"a_y": "lower_step", "a_z": "lower_step", "lam": "penalty", "batch": "batch"}
 
     lam: PositiveFloat = 10.0
     """penalty"""

@@ -38,7 +38,7 @@ class PBGD(Algorithm):
     paper = "https://arxiv.org/abs/2302.05185"
     family = "penalty"
     uses = frozenset({"grad_f", "grad_g", "grad_g_x", "grad_g_y"})
-    tuned = {"alpha": "upper_step", "b": "lower_step", "gam": "penalty"}
+    tuned = {"alpha": "upper_step", "b": "lower_step", "gam": "penalty", "batch": "batch"}
     claims: ClassVar[tuple[Claim, ...]] = (
         Claim(
             table=1, setting="deterministic", oracle="gradient", eps_exp=3, tilde=True, log_power=1,
@@ -58,6 +58,8 @@ class PBGD(Algorithm):
     """lower-level step; default 1/L_g"""
     batch: PositiveInt | None = None
     """size of every mini-batch; without one, gradients are exact"""
+    coupled_batches: bool = False
+    """one mini-batch for g_x at y and at w; published are independent ones"""
 
     def resolve(self, constants: Constants) -> Self:
         return self.fill(
@@ -75,8 +77,9 @@ class PBGD(Algorithm):
         for on in oracle.repeat(self.K):
             w = keep(on, w - self.b * oracle.mean(oracle.grad_g_y(x, w, fresh_g(oracle, B))), w)
         f_x, f_y = oracle.grad_f(x, y, fresh_f(oracle, B))
-        g_x, g_y = oracle.grad_g(x, y, fresh_g(oracle, B))
-        g_w = oracle.grad_g_x(x, w, fresh_g(oracle, B))
+        at_y = fresh_g(oracle, B)
+        g_x, g_y = oracle.grad_g(x, y, at_y)
+        g_w = oracle.grad_g_x(x, w, at_y if self.coupled_batches else fresh_g(oracle, B))
         dx, dy = oracle.mean(f_x + self.gam * (g_x - g_w), f_y + self.gam * g_y)
         residual = (dot(dx, dx) + dot(dy, dy)).sqrt()
         return State(x=x - self.alpha * dx, y=y - self.alpha * dy, w=w, residual=residual)

@@ -27,6 +27,7 @@ class PZOBOS(Directional):
     name = "pzobo_s"
     title = "PZOBO-S"
     paper = "https://arxiv.org/abs/2110.07004"
+    tuned = {**Directional.tuned, "batch_g": "batch", "batch_f": "batch"}
     reports = "random"
     claims = tuple(
         Claim(

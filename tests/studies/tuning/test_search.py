@@ -13,7 +13,7 @@ from bilevelbench.errors import InvalidInput
 from bilevelbench.plan.suite import AlgorithmEntry
 from bilevelbench.plan.trial import Budget
 from bilevelbench.plan.tuning import Grid, Tune
-from bilevelbench.studies.tuning.search import Best, Search, Seen, grid, halving, plan_rungs
+from bilevelbench.studies.tuning.search import Best, Search, Seen, grid, halving, levelled, plan_rungs
 from bilevelbench.studies.tuning.space import Dimension, method_of
 from bilevelbench.studies.tuning.tpe import tpe
 
@@ -75,6 +75,94 @@ def test_rungs_stay_below_the_cap(settings, factor, cost):
 def test_too_small_a_cap_is_said():
     with pytest.raises(InvalidInput, match="20 settings cannot share 30 calls"):
         next(halving(SETTINGS, FULL, cost=30, factor=3))
+
+
+# ---------------------------------------------------------------------------------------------------- equal cost
+
+
+def spend(search: Search, score, cost) -> tuple[Best, list[list], float]:
+    """As `play`, with what each setting costs: the rounds, and the sum."""
+    rounds, spent = [next(search)], 0.0
+    while True:
+        seen = [Seen(score(ask), cost=cost(ask)) for ask in rounds[-1]]
+        spent += sum(one.cost for one in seen)
+        try:
+            rounds.append(search.send(seen))
+        except StopIteration as end:
+            return end.value, rounds, spent
+
+
+def endless():
+    return ({"step": 20.0 + i} for i in itertools.count())
+
+
+def test_what_fails_early_is_made_up_for_by_further_settings():
+    """Every second setting ends at a tenth of its budget."""
+
+    def cost(ask):
+        return 2 * ask.budget.cost * (0.1 if ask.choice["step"] % 2 else 1)
+
+    search = levelled(grid(SETTINGS[:10], FULL), endless(), FULL, cost=20_000, repeats=2)
+    best, rounds, spent = spend(search, lambda ask: -ask.choice["step"], cost)
+    assert 0.98 * 20_000 <= spent <= 20_000
+    assert [ask.choice for ask in rounds[0]] == SETTINGS[:10]
+    whole = [ask for asked in rounds for ask in asked if ask.budget == FULL]
+    assert best.choice == {"step": max(ask.choice["step"] for ask in whole)}  # what levels the cost does not win
+    assert rounds[-1][0].budget.cost < 1000
+
+
+def test_what_spends_all_is_left_alone():
+    search = levelled(grid(SETTINGS, FULL), endless(), FULL, cost=20_000, repeats=1)
+    best, rounds, spent = spend(search, lambda ask: ask.choice["step"], lambda ask: ask.budget.cost)
+    assert (best, len(rounds), spent) == (Best({"step": 0.0}, 0.0), 1, 20_000)
+
+
+def test_a_search_ends_where_nothing_spends_its_cost():
+    search = levelled(grid(SETTINGS, FULL), endless(), FULL, cost=20_000, repeats=1)
+    best, rounds, _ = spend(search, lambda ask: math.inf, lambda ask: 1.0)
+    assert best.score == math.inf
+    assert 6 * len(SETTINGS) <= sum(map(len, rounds)) <= 7 * len(SETTINGS)
+    few = levelled(grid(SETTINGS, FULL), iter([{"step": 20.0}]), FULL, cost=20_000, repeats=1)
+    assert sum(map(len, spend(few, lambda ask: 1.0, lambda ask: 1.0)[1])) == 21
+
+
+def test_a_setting_that_fails_at_the_whole_budget_is_rejected():
+    """The two best of the short rungs fail at the whole budget; the third is chosen, by its score there."""
+
+    def score(ask):
+        return math.inf if ask.budget == FULL and ask.choice["step"] < 2 else ask.choice["step"]
+
+    def cost(ask):
+        return 0.2 * ask.budget.cost if math.isinf(score(ask)) else ask.budget.cost
+
+    short = halving(SETTINGS[:9], FULL, cost=900, factor=3)
+    best, rounds, spent = spend(levelled(short, endless(), FULL, 2900, 1), score, cost)
+    assert [len(asked) for asked in rounds[:3]] == [9, 3, 1]
+    assert best == Best({"step": 2.0}, 2.0)
+    assert 0.98 * 2900 <= spent <= 2900
+
+
+def test_further_settings_are_the_rest_of_the_grid_and_then_between_its_values():
+    method = space(AlgorithmEntry(name="f2bsa"), Grid(upper_step=(0.1, 1.0), lower_step=(0.1,), batch=(16, 256)))
+    first = method.settings(5, seed=0)
+    further = list(itertools.islice(method.further(first, seed=0), 40))
+    rest, drawn = further[: method.size - 5], further[method.size - 5 :]
+    assert sorted(map(repr, first + rest)) == sorted(map(repr, method.settings(99, seed=0)))
+    assert further == list(itertools.islice(method.further(first, seed=0), 40))
+    for choice in drawn:
+        assert 0.1 <= choice["upper_step"] <= 1
+        assert choice["lower_step"] == 0.1
+        assert 16 <= choice["batch"] <= 256
+        assert isinstance(choice["batch"], int)
+    words = space(AlgorithmEntry(name="aid", params={"solver": ["cg", "richardson"], "eta_x": 1.0, "a": 1.0}))
+    assert list(words.further([{"solver": "cg"}], seed=0)) == [{"solver": "richardson"}]
+
+
+def test_a_batch_is_searched_only_where_it_is_named():
+    assert "batch" not in {d.name for d in space(AlgorithmEntry(name="f2bsa")).dimensions}
+    named = space(AlgorithmEntry(name="f2sa", params={"batch": 64}), Grid(batch=(16, 64)))
+    assert named.params({"batch": 16}) == {"batch": 16}
+    assert named.params({}) == {}  # the method's own
 
 
 # ---------------------------------------------------------------------------------------------------- optuna's search
@@ -202,6 +290,7 @@ def test_a_method_that_says_nothing_is_told_how():
         ({"grid": {"lower_steps": [1.0]}}, "did you mean 'lower_step'"),
         ({"search": "halving"}, "say how much with `cost`"),
         ({"cost": 100.0}, "leave out `cost`"),
+        ({"search": "tpe", "equal_cost": True}, "equal_cost is for search = 'grid' and 'halving'"),
         ({"grid": {"penalty": []}}, "at least 1 item"),
     ],
 )

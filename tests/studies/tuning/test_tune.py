@@ -38,6 +38,7 @@ from bilevelbench.studies.tuning.study import run_tuning
 pytestmark = pytest.mark.whole
 
 HERE = Execution(jobs=0)
+SUITES = Path(__file__).parents[3] / "leaderboard" / "suites"
 SMALL = ["-p", "quadratic[dim_x=5,data_seed=0,1]", "--budget", "300", "--jobs", "0"]
 
 
@@ -109,6 +110,107 @@ def test_halving_stays_below_its_cap(tmp_path):
 def test_a_grid_that_is_a_pack_is_run_as_one(tmp_path):
     tuned(plan(AlgorithmEntry(name="f2ba", params={"lam": [10.0, 100.0], "eta_x": [0.01, 0.1]})), tmp_path)
     assert len(load_results(tmp_path).records) == 2  # one for each data set
+
+
+@pytest.mark.parametrize("search", [{}, {"search": "halving", "cost": 6000}], ids=["grid", "halving"])
+def test_every_search_spends_the_same(tmp_path, search):
+    """Of a grid whose larger steps diverge at once, and which is far smaller for f2sa."""
+    grid = {"upper_step": [0.01, 1.0, 100.0], "lower_step": [0.1, 10.0], "penalty": [10.0, 100.0]}
+    suite = plan("f2ba", "aid", "f2sa", trials=10, equal_cost=True, defaults=True, grid=grid, **search)
+    jobs, results = tuned(suite, tmp_path)
+    spent = {}
+    for name, job in jobs.items():
+        spent[name] = results.runs.loc[results.runs["trial_id"].isin(job.trials), "cost"].sum()
+        assert job.cost == 6000  # ten settings, two data sets, 300 calls
+        assert len(job.trials) > 20  # some have failed early
+        assert job.tried[0].choice == {}
+        assert job.remark == ""
+    assert min(spent.values()) >= 0.98 * max(spent.values())
+    assert max(spent.values()) <= 6000
+    record = tuning_record(suite, list(jobs.values()), results)
+    write_tuning(tmp_path, record, best_suite(suite, list(jobs.values()), record))
+    found = read_tuning(tmp_path)
+    shares = [row["cost"] / 6000 for row in found.rows]
+    said = f"every search spent {min(shares):.1%} to {max(shares):.1%} of what it was given"
+    assert any(said in remark for remark in remarks(found))
+    assert "spent the same on every method" in record["summary"]
+    assert list(readable(found)["search cost"]) == [f"{cost:,.10g}" for cost in table(found)["cost"]]
+
+
+def test_a_search_that_cannot_spend_its_cost_says_so(tmp_path):
+    suite = plan(AlgorithmEntry(name="fickle", params={"shift": [1e300, 1e301]}), "aid", trials=4, equal_cost=True)
+    jobs, _ = tuned(suite, tmp_path, plugins(Fickle))
+    assert jobs["aid"].remark == ""
+    assert "The search of fickle on quadratic spent" in jobs["fickle"].remark
+    assert "of its cost" in jobs["fickle"].remark
+
+
+def test_a_method_without_parameters_to_tune_runs_as_it_is(tmp_path):
+    suite = plan("hoag", "aid", trials=2, equal_cost=True)
+    jobs, results = tuned(suite, tmp_path)
+    record = tuning_record(suite, list(jobs.values()), results)
+    assert record["rows"][0]["remark"] == "hoag has no parameters to tune on quadratic: it runs as it is."
+    assert record["rows"][0]["trials"] == 2
+    assert best_suite(suite, list(jobs.values()), record).algorithm[0].params == {}
+    with pytest.raises(InvalidInput, match="hoag has no tunable parameters: write lists"):
+        tuned(plan("hoag", trials=2), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"search": "halving", "cost": 1000}, "too little to try 2 settings of f2ba with the whole budget on quadratic"),
+        ({"problem_params": {"dim_x": 10}, "equal_cost": False}, "leave quadratic.* as it is, which the report runs on too"),
+    ],
+    ids=["no finals", "the same problem"],
+)  # fmt: skip
+def test_a_rule_that_cannot_be_kept_is_a_sentence(tmp_path, rule, said):
+    suite = plan("f2ba", **({"equal_cost": True} | rule))
+    if "problem_params" in rule:
+        entry = ProblemEntry(name="quadratic", params={"data_seed": [0, 1], "dim_x": 10})
+        suite = suite.model_copy(update={"problem": (entry,)})
+    with pytest.raises(InvalidInput, match=said):
+        tuned(suite, tmp_path)
+
+
+def test_equal_cost_needs_a_budget_in_calls(tmp_path):
+    suite = plan("f2ba", equal_cost=True).model_copy(update={"budget": Budget(steps=10)})
+    with pytest.raises(InvalidInput, match="equal_cost needs a budget in calls on quadratic"):
+        tuned(suite, tmp_path)
+
+
+def test_a_search_on_other_problems_is_reported_on_those_of_the_suite(tmp_path):
+    rule = {"trials": 3, "seeds": 2, "problem_params": {"kappa": 3.0, "data_seed": 7}}
+    problem = ProblemEntry(name="quadratic", params={"kappa": [2.0, 4.0], "data_seed": [0, 1]})
+    suite = plan("aid", **rule).model_copy(update={"problem": (problem,), "seeds": 5})
+    jobs, results = tuned(suite, tmp_path)
+    (job,) = jobs.values()
+    assert {str(trial.problem) for trial in job.trials.values()} == {"quadratic[kappa=3.0,data_seed=7]"}
+    assert {trial.seed for trial in job.trials.values()} == {0, 1}
+    record = tuning_record(suite, [job], results)
+    final = best_suite(suite, [job], record).trials(registry())
+    assert {(t.problem.params["kappa"], t.problem.params["data_seed"]) for t in final} == {
+        (2, 0),
+        (2, 1),
+        (4, 0),
+        (4, 1),
+    }
+    assert {t.seed for t in final} == {2, 3, 4, 5, 6}
+    best = job.method.params(job.best.choice)
+    assert all({name: t.algorithm.params[name] for name in best} == best for t in final)
+
+
+@pytest.mark.parametrize("setting", sorted(path.stem for path in SUITES.glob("*.toml")))
+def test_the_suites_of_the_boards_are_searched_at_equal_cost(setting):
+    suite = Suite.load(SUITES / f"{setting}.toml")
+    assert suite.tune.equal_cost
+    assert suite.tune.defaults
+    assert suite.tune.fresh_data
+    roles = {
+        role for entry in suite.algorithms(registry()) for role in registry().algorithm(entry.name).value.tuned.values()
+    }
+    noisy = setting in ("partial", "full", "finite_sum")
+    assert suite.tune.grid.model_fields_set == roles - (set() if noisy else {"batch"})
 
 
 # ---------------------------------------------------------------------------------------------------- who is chosen
