@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from bilevelbench.plan.figure import Compared, Falls, FigureCheck, Ranking, Separation
-from bilevelbench.report.analysis.experiment_trials import PlannedTrials, Untold
 from bilevelbench.report.analysis.confidence import mean_interval, wilson
+from bilevelbench.report.analysis.experiment_trials import PlannedTrials, Untold
 from bilevelbench.report.text import number
 
 REPRODUCED, TIED, NOT_REPRODUCED = "reproduced", "tied", "not reproduced"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from bilevelbench.report.analysis.verdicts import NOT_REPRODUCED, REPRODUCED
+from bilevelbench.report.analysis.judgement import NOT_REPRODUCED, REPRODUCED
 
 Mood = Literal["holds", "fails", "open"]
 

@@ -336,11 +336,11 @@ def test_setting_picks_rows_and_an_unknown_one_is_named():
     [f"rates_{t}" for t in ("table1", "table2", "table3", "kappa", "n", "samples", "theory", "dim", "chain")],
 )
 def test_bundled_suite_plans(name):
-    """Every row has a preset and a claim, and its quick form is valid too."""
+    """Every row has a preset and a claim, and its quick form and its necessity check are valid too."""
     bundled = RateSuite.load(registry().suite(name))
-    for row in bundled.row:
-        for form in filter(None, (row, row.quickly())):
-            assert plan_row(form, bundled, registry())
+    for quick in (False, True):
+        for row in wanted(bundled, (), None, quick):
+            assert plan_row(row, bundled, registry(), weakened=row.weakened)
 
 
 @pytest.mark.parametrize(
