@@ -47,7 +47,7 @@ def run_rates(
 ) -> list[Measurement]:
     """Two passes, since the necessity check is held against the steps that a row took."""
     rows = wanted(suite, methods, setting, quick)
-    planned = [_planned(row, suite, registry, run, preset) for row in rows if not row.counted]
+    planned = _planned([row for row in rows if not row.counted], suite, registry, run, preset)
     results = run([p.trial for one in planned for p in (*one.points, *one.own, *one.against)])
     weakened = [plan_weakened(one.row, suite, registry, one.points, results, preset) for one in planned]
     quiet = [plan_without_noise(one.row, one.points, results) for one in planned]
@@ -80,12 +80,16 @@ def wanted(suite: RateSuite, methods: Sequence[str], setting: str | None, quick:
     return [row for row in rows if row is not None]
 
 
-def _planned(row: RateRow, suite: RateSuite, registry: Registry, run: Run, preset: Preset) -> _Planned:
-    own, against = plan_own_notion(row, suite, registry), plan_against(row, suite, registry)
-    if preset_of(row, preset) != "tuned":
-        return _Planned(row, plan_row(row, suite, registry, preset), own, against)
-    found = search(row, suite, registry, run)
-    return _Planned(row, found.points, own, against, found.told)
+def _planned(rows: Sequence[RateRow], suite: RateSuite, registry: Registry, run: Run, preset: Preset) -> list[_Planned]:
+    tuned = [n for n, row in enumerate(rows) if preset_of(row, preset) == "tuned"]
+    found = dict(zip(tuned, search([rows[n] for n in tuned], suite, registry, run), strict=True))
+    out = []
+    for n, row in enumerate(rows):
+        points = found[n].points if n in found else plan_row(row, suite, registry, preset)
+        told = found[n].told if n in found else ""
+        own, against = plan_own_notion(row, suite, registry), plan_against(row, suite, registry)
+        out.append(_Planned(row, points, own, against, told))
+    return out
 
 
 def drift_of(suite: RateSuite, row: RateRow, registry: Registry) -> float | None:

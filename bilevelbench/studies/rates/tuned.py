@@ -2,15 +2,16 @@
 
 The row's own first step is halved until it gets there; then all steps up to four times that one run in one pack, each with
 as many outer steps as the best so far took: what takes more is not better. Where the best is twice the first or longer, the
-same again from there. With `tuned_over` this is done for each choice of some other parameters, and the cheapest is taken. The
-results decide what is tried next, so a search that was stopped goes on where it was.
+same again from there. With `tuned_over` this is done for each choice of some other parameters, and the cheapest is taken. A
+round has the tries of all rows and values, so that rounds are few and all workers are busy. The results decide what is tried
+next, so a search that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,21 +78,28 @@ class TunedRow:
     told: str
 
 
-def search(row: RateRow, suite: RateSuite, registry: Registry, run: Run) -> TunedRow:
-    """All values of the grid at once, one round of tries after the other."""
-    choices = [dict(zip(row.tuned_over, choice, strict=True)) for choice in itertools.product(*row.tuned_over.values())]
-    searches = [_Search(value, params) for value in row.grid() for params in choices]
+def search(rows: Sequence[RateRow], suite: RateSuite, registry: Registry, run: Run) -> list[TunedRow]:
+    """All values of the grids of all rows at once, one round of tries after the other."""
+    by_row = [[_Search(value, params) for value in row.grid() for params in _choices(row)] for row in rows]
+    searches = [(row, s) for row, mine in zip(rows, by_row, strict=True) for s in mine]
     kept: dict[tuple[int, float], list[Point]] = {}
-    while any(s.wanted() for s in searches):
-        planned = {
-            (i, power): _plan(row, suite, registry, s, power) for i, s in enumerate(searches) for power in s.wanted()
-        }
+    while any(s.wanted() for _, s in searches):
+        planned = {(id(s), power): _plan(row, suite, registry, s, power) for row, s in searches for power in s.wanted()}
         results = run([p.trial for points in planned.values() for p in points])
         kept |= planned
-        for (i, power), points in planned.items():
-            _note(row, searches[i], power, points, results)
+        for row, s in searches:
+            for power in s.wanted():
+                _note(row, s, power, planned[id(s), power], results)
+    return [_tuned_row(row, mine, kept) for row, mine in zip(rows, by_row, strict=True)]
+
+
+def _choices(row: RateRow) -> list[dict[str, Any]]:
+    return [dict(zip(row.tuned_over, choice, strict=True)) for choice in itertools.product(*row.tuned_over.values())]
+
+
+def _tuned_row(row: RateRow, searches: Sequence[_Search], kept: Mapping[tuple[int, float], list[Point]]) -> TunedRow:
     chosen = [min((s for s in searches if s.value == value), key=lambda s: s.calls) for value in row.grid()]
-    best = [kept[searches.index(s), s.best if s.best is not None else min(s.tried)] for s in chosen]
+    best = [kept[id(s), s.best if s.best is not None else min(s.tried)] for s in chosen]
     return TunedRow([point for points in best for point in points], _told(row, chosen))
 
 

@@ -12,7 +12,9 @@ import pytest
 from rich.console import Console
 
 from bilevelbench.cli.rates import print_rates
-from bilevelbench.leaderboard.fragments import rate_table
+from bilevelbench.leaderboard.claims import rate_tables
+from bilevelbench.leaderboard.collect import Material
+from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.fit import Fit, range_needed
 from bilevelbench.report.analysis.rates import _KINDS, _OPTIONAL, COLUMNS, RateTable, cells, notes
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
@@ -73,7 +75,7 @@ def test_row_without_a_claim_or_a_slope_has_dashes():
 
 def test_lower_bound_stands_beside_what_is_expected():
     assert shown(claimed=3.5, target=3.5, over="kappa", lower_bound=2.5)["expected"] == "3.50, at least 2.5"
-    assert shown(claimed=3.5, target=3.5, over="kappa")["claimed"] == "kappa^3.5"
+    assert shown(claimed=3.5, target=3.5, over="kappa")["claimed"] == "O(κ³·⁵)"
 
 
 def test_queries_are_told_one_by_one_where_a_property_of_the_problem_is_swept():
@@ -264,7 +266,8 @@ def test_range_that_a_verdict_would_take_is_printed_under_the_table_and_on_the_p
     console = Console(file=io.StringIO(), width=160)
     print_rates(console, "t", [row])
     assert "m: for a verdict it would take more" in console.file.getvalue()
-    assert rate_table(RateTable("t", [row], Path()))["notes"] == ["m: for a verdict it would take more"]
+    (shown,) = rate_tables(Site(Material({}, [RateTable("t", [row], Path())]), "make page"))
+    assert shown["notes"] == ["m: for a verdict it would take more"]
 
 
 def test_range_of_horizons_that_a_verdict_would_take_is_computed():
