@@ -16,7 +16,7 @@ from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite
 from bilevelbench.report.analysis.tuning import TUNING
 from bilevelbench.results.files import replace_file
 from bilevelbench.results.schema import Results
-from bilevelbench.studies.tuning.study import Job, Target, search_seeds
+from bilevelbench.studies.tuning.study import EQUAL, Job, Target, search_seeds
 
 BEST = "best.toml"
 
@@ -102,8 +102,10 @@ def _equal_summary(rule: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     shares = [row["cost"] / row["allowed"] for row in searched]
     settings = [row["settings"] for row in searched]
     own = ", the method's own first" if rule["defaults"] else ""
+    equal = min(shares) >= 1 - EQUAL
+    level = "spent the same on every method" if equal else "had the same to spend on every method, and could not always"
     return (
-        f"Parameters found by {rule['search']} search, which spent the same on every method: {min(shares):.1%} to "
+        f"Parameters found by {rule['search']} search, which {level}: {min(shares):.1%} to "
         f"{max(shares):.1%} of {_amounts(searched)} for each method and problem, on {min(settings)} to {max(settings)} "
         f"settings{own}, chosen by the median of {rule['by']} at the whole budget. In all "
         f"{sum(row['trials'] for row in rows):,} trials and {sum(row['seconds'] for row in rows):,.0f} s."

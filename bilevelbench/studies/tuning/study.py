@@ -98,7 +98,7 @@ class Job:
         if self.steps and self.cost is not None and self.spent < (1 - EQUAL) * self.cost:
             return (
                 f"The search of {self.method.label} on {self.target.problem} spent {self.spent / self.cost:.1%} of its cost: "
-                f"{self.settings} settings were tried, and there was no other that takes the rest."
+                f"after {self.settings} settings, most of which failed early, it was ended."
             )
         if self.steps:
             return ""
