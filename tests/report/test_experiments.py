@@ -524,7 +524,7 @@ def test_what_a_suite_says_is_text_on_a_page(nasty, tmp_path):
     assert f"The paper: {NASTY}" in text
     assert f": reproduced, mean {NASTY} at the end, lowest is best: {NASTY} 0.1000 [0.1000, 0.1000] against b" in text
     assert ": cannot be told, no trial of 'nobody'" in text
-    assert text.count("a beats b and c") == 2  # in the table, and before the reason
+    assert text.count("a beats b and c") == 4  # for each of two rivals in the table, and before the reason
     assert f"Tuning: 36 trials each {NASTY}" in text
     ids = [value for _, name, value in html.attributes if name == "id"]
     assert len(ids) == len(set(ids))

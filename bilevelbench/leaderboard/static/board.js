@@ -87,8 +87,8 @@
     controls.hidden = false;
     const first = sections[0].dataset;
     const view = {};
-    // While the slider moves only ranks follow: thousands of cells and the profile are drawn when it rests.
-    const RESTED = 150, FIRST = 6;
+    // While the slider moves only ranks follow, and on a table of so many cells nothing: the rest is drawn when the slider rests.
+    const RESTED = 150, FIRST = 6, LARGE = 600;
     let pending = 0;
 
     function read() {
@@ -127,12 +127,16 @@
 
     function rerank(section, slide) {
       const board = data.boards[section.dataset.board], table = section.querySelector("table.ranking"), body = table.tBodies[0];
+      clearTimeout(pending);
+      if (slide && body.rows.length * table.tHead.rows[0].cells.length >= LARGE) { // to lay it out at every tick takes too long
+        pending = setTimeout(() => rerank(section), RESTED);
+        return;
+      }
       const all = board.views.all, shown = all.members.filter((m) => view.oracles.includes(oracleOf(body, m)));
       const chosen = Object.values(board.views).find((v) => v.members.length === shown.length && v.members.every((m, i) => m === shown[i])) || all;
       const found = B.rank(board, view.w, shown.length ? chosen.members : all.members), span = Math.max(found.members.length - 1, 1);
       const at = nearest(chosen.intervals, view.w), place = new Map(found.members.map((m, i) => [m, i]));
-      const moves = slide && body.rows.length * table.tHead.rows[0].cells.length < 600; // to lay out a large table twice takes too long
-      const before = new Map(Array.from(body.rows).map((row) => [row, moves ? row.getBoundingClientRect().top : 0]));
+      const before = new Map(Array.from(body.rows).map((row) => [row, slide ? row.getBoundingClientRect().top : 0]));
       for (const row of body.rows) {
         const i = place.get(Number(row.dataset.m));
         row.hidden = i === undefined || !shown.length;
@@ -143,11 +147,10 @@
       const part = chosen === all ? "" : " Ranks, intervals and costs are among these " + found.members.length + " methods" + (view.oracles[0] === "gradient" ? ", which need gradients only." : ", which use products (HVP).");
       section.querySelector(".nearest").textContent = part + (at.w === null || at.w === view.w ? "" : " Intervals and ties are those of 1 HVP = " + at.w + ", the nearest that was computed.");
       section.querySelector(".none-left").hidden = shown.length > 0;
-      if (moves) glide(body, before);
+      if (slide) glide(body, before);
       const first = found.members[found.rank.indexOf(Math.min.apply(null, found.rank))];
       const among = chosen === all ? "" : ", 1st of " + found.members.length + " " + (view.oracles[0] === "gradient" ? "gradient-only" : "with products");
       said.textContent = shown.length ? "1 HVP = " + view.w + " gradients: first is " + board.methods[first] + among : "";
-      clearTimeout(pending);
       const rest = () => { writeHeat(body, board, found); drawProfile(section, board, shown); };
       if (slide) pending = setTimeout(rest, RESTED); else rest();
     }
