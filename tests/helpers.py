@@ -261,7 +261,7 @@ def uncertified(results: Results) -> Results:
 class Reader(HTMLParser):
     """Tags, attributes, text and cells of a page; complains about tags that do not close."""
 
-    VOID = frozenset({"meta", "br", "img", "link", "hr", "input"})
+    VOID = frozenset({"meta", "br", "img", "link", "hr", "input", "wbr"})
 
     def __init__(self, text: str) -> None:
         super().__init__()

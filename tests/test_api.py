@@ -745,6 +745,7 @@ def test_id_survives_json():
         {"problem_plugin": "other"},
         {"problem_plugin_version": "3"},
         {"tuned": "phi"},
+        {"compile": "always"},
     ],
     ids=str,
 )
@@ -754,7 +755,7 @@ def test_id_depends_on_everything_else(change):
 
 def test_every_field_of_a_trial_is_in_that_list():
     changed = {"algorithm", "problem", "seed", "budget", "targets", "schedule", "dtype"}
-    changed |= {"plugin", "plugin_version", "problem_plugin", "problem_plugin_version", "tuned"}
+    changed |= {"plugin", "plugin_version", "problem_plugin", "problem_plugin_version", "tuned", "compile"}
     assert set(Trial.model_fields) == changed | {"label"}
 
 

@@ -105,7 +105,7 @@ def test_one_problem_may_stand_on_two_boards(tmp_path):
         "default-second-order",
     ]
     page = (tmp_path / "out" / "problem" / "saddle.html").read_text("utf-8")
-    assert "A deterministic and second-order problem" in page
+    assert "On the deterministic and second-order boards" in page
     results = re.findall(r'<caption><span class="cap">Medians[^<]*', page)
     assert ["both conditions" in caption for caption in results] == [False, True]
 
@@ -114,7 +114,7 @@ def test_a_finite_sum_is_not_called_deterministic(tmp_path):
     results = sampled(make_results({"a": (1, 0, 1.0)}, {"sum": {}}, seeds=2), "sum")
     write_site(Material({"default": results}), tmp_path / "out")
     page = "".join(Reader((tmp_path / "out" / "problem" / "sum.html").read_text("utf-8")).text)
-    assert "A finite-sum problem" in page
+    assert "On the finite-sum board." in page
     assert "deterministic" not in page
 
 

@@ -223,7 +223,10 @@ def test_accuracy_finer_than_the_certificate_is_refused_before_the_run(tmp_path)
             "problem 'tail_anchor' cannot be swept over 'kapa'",
         ),
         ('method = "f2ba"\neps = [0.2, 0.1]\non = "BOWL"', "(needed for the rate preset of f2ba)"),
-        ('method = "f2ba"\neps = [0.2, 0.1]\ntimes = { lamm = 2.0 }', "the preset sets no 'lamm'; did you mean 'lam'?"),
+        (
+            'method = "f2ba"\neps = [0.2, 0.1]\ntimes = { lamm = 2.0 }',
+            "the preset sets no number 'lamm'; did you mean 'lam'?",
+        ),
     ],
     ids=["one seed", "eps below the certificate", "unknown sweep", "missing constant", "unknown parameter"],
 )

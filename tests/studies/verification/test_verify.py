@@ -337,7 +337,7 @@ def test_what_is_forgiven_grows_with_the_steps(honest, tmp_path):
 
 
 def test_what_decides_ranks_weighs_more():
-    """A first place at each of the three accuracies weighs three, a second one half of that, and nothing reached a tenth."""
+    """A first place at each of the accuracies from 10^-0.5 to 10^-4 weighs eight, a second half of that, nothing a tenth."""
     reach = {"fast": 10.0, "slow": 100.0, "never": math.inf}
     runs = [
         {"trial_id": name, "algorithm": name, "problem": "p", "seed": 0, "status": "budget", "cost": 200.0}
@@ -350,7 +350,7 @@ def test_what_decides_ranks_weighs_more():
         for n in range(3)
     ]  # fmt: skip
     worth = weights(Results(runs_frame(runs), curve_frame(curve), []))
-    assert worth == pytest.approx({"fast": 3.1, "slow": 1.6, "never": 0.1})
+    assert worth == pytest.approx({"fast": 8.1, "slow": 4.1, "never": 0.1})
 
 
 def test_the_sample_follows_the_weights():
