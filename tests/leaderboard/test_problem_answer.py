@@ -54,7 +54,7 @@ def test_a_tie_names_both():
 
 def test_who_is_alone_is_not_the_cheapest():
     alone = problem_answer(rows(a=(1.0, 7.0, 0.0)), KINDS, "calls")
-    assert alone == "A alone was run here; it reaches accuracy 0.01 after 7 calls."
+    assert alone == "A alone was run here; it reaches relative accuracy 0.01 after 7 calls."
     one = problem_answer(rows(b=(1.0, 7.0, 0.0), a=(1.0, math.inf, 0.05)), KINDS, "calls")
     assert one == (
         "Cheapest to relative accuracy 0.01: B, 7 calls; no other of 2 methods gets there in the median. "

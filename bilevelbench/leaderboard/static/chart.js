@@ -65,7 +65,7 @@
   B.chart = function (box, options) {
     box.textContent = "";
     const width = Math.max(box.clientWidth, 280), height = options.height || 380;
-    const left = 58, right = 14, top = 10, bottom = 42;
+    const left = 58, right = 22, top = 10, bottom = 42;
     const fx = (v) => (options.xlog ? Math.log10(v) : v), fy = (v) => (options.ylog ? Math.log10(v) : v);
     const fits = (v, log) => v !== null && Number.isFinite(v) && (!log || v > 0);
     const series = options.series.map((s) => Object.assign({}, s, { points: s.points.filter((p) => fits(p[0], options.xlog) && fits(p[1], options.ylog)) })).filter((s) => s.points.length);
