@@ -95,7 +95,11 @@ def _profile(one: Board, methods: list[str]) -> dict[str, Any]:
     """By price, of each method how many (problem, target, trial) it solved within each multiple of the best cost."""
     kept, lines, total = counted(one.costs), [], 0
     for weight in one.intervals:
-        table = instances(kept, weight)[methods] if len(kept) else pd.DataFrame(columns=methods)
+        table = (
+            instances(kept, weight).reindex(columns=methods, fill_value=np.inf)
+            if len(kept)
+            else pd.DataFrame(columns=methods)
+        )
         ratio, total = np.sort(relative(table.to_numpy(dtype=float)), axis=0), len(table)
         counts = [np.searchsorted(column, TAUS, side="right").tolist() for column in ratio.T]
         lines.append({"w": weight, "n": counts})

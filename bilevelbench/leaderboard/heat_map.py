@@ -31,7 +31,7 @@ def heat_map(one: Board, problem_file: Mapping[str, str]) -> dict[str, list[dict
     ratios, times = by_problem(one.costs), _running_times(one)
     count = counted(one.costs).drop_duplicates(["problem", "target"]).groupby("problem").size()
     middle = medians(counted(one.costs)).lt(math.inf).groupby(level="problem").sum()
-    middle = middle.reindex(columns=list(one.rows["method"]), fill_value=0)  # on whose problems something is counted, and others
+    middle = middle.reindex(columns=list(one.rows["method"]), fill_value=0)  # also where nothing is counted
     out: dict[str, list[dict[str, Any]]] = {}
     for method in one.rows["method"]:
         names = [name + (" (tuned)" if one.mode == "tuned" else "") for name in one.merged.of(method)]

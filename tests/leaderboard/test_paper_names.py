@@ -8,7 +8,7 @@ from bilevelbench import Algorithm
 from bilevelbench.discovery.catalogue import describe
 from bilevelbench.discovery.entry import Entry
 from bilevelbench.discovery.registry import Registry, registry
-from bilevelbench.leaderboard.collect import method_facts
+from bilevelbench.leaderboard.facts import method_facts
 from bilevelbench.leaderboard.names import paper_facts, paper_name
 
 
