@@ -59,7 +59,7 @@ _CALLS = 300
 _CLOSED = (ModuleType, type, CodeType, FrameType, BuiltinFunctionType, str, bytes, int, float)
 
 
-class Witness:
+class ThirdCount:
     """What is computed while a method is at work: `products` in queries, by query, and `past` the oracle, by operation."""
 
     def __init__(self, instance: Instance) -> None:
@@ -147,7 +147,7 @@ class Witness:
 
 
 class _Operations(TorchDispatchMode):
-    def __init__(self, watch: Witness) -> None:
+    def __init__(self, watch: ThirdCount) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
         self.watch = watch
 
@@ -158,7 +158,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _Exits(TorchFunctionMode):
-    def __init__(self, watch: Witness) -> None:
+    def __init__(self, watch: ThirdCount) -> None:
         super().__init__()
         self.watch = watch
 
@@ -252,9 +252,9 @@ def _count(method: Algorithm, problem: Problem) -> None:
             )
 
 
-def _watched(bench: Bench) -> Witness:
+def _watched(bench: Bench) -> ThirdCount:
     """All doors of a pack are watched, and close after enough calls."""
-    watch, oracle, calls = Witness(bench.instance), bench.oracle, itertools.count(1)
+    watch, oracle, calls = ThirdCount(bench.instance), bench.oracle, itertools.count(1)
 
     def limited(function: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*arguments: Any, **options: Any) -> Any:
