@@ -33,6 +33,7 @@ PROBLEMS = {
     "logreg_digits": "logreg_digits",
     "noisy": "quadratic[sigma_f=0.1,sigma_g=0.1,sigma_h=0.1]",
 }
+QUICK = {"f2ba": "quadratic_sum", "soba": "noisy"}
 COUNTS = ["status", "steps", "cost", "rounds", *COLUMNS, *TOTALS]
 
 
@@ -76,9 +77,15 @@ def test_counts_are_the_same_and_iterates_within_rounding(loops, method, problem
     assert "compiled" not in interpreted.runs.message[0]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("method", METHODS)
+#: A compiler takes half a minute for each: two of them always run.
+COMPILED = [
+    pytest.param(method, problem, marks=pytest.mark.slow if problem == QUICK.get(method) else pytest.mark.long)
+    for method in METHODS
+    for problem in PROBLEMS
+]
+
+
+@pytest.mark.parametrize(("method", "problem"), COMPILED)
 def test_the_same_in_machine_code(method, problem):
     interpreted, in_one_go = both(METHODS[method], PROBLEMS[problem], steps=200)
     assert_alike(interpreted, in_one_go, 1e-7)
