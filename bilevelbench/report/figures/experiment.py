@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from bilevelbench.plan.figure import Panel
 from bilevelbench.report.analysis.summary import titled
@@ -76,6 +77,8 @@ def _draw(axes: Axes, panel: Panel, curve: pd.DataFrame, style: dict[str, style_
         axes.text(0.5, 0.5, f"{there} of {printable(panel.y)}", ha="center", transform=axes.transAxes, parse_math=False)
         return {}
     axes.set(xscale=panel.x_scale, yscale=panel.scale)
+    if panel.x_scale == "linear":
+        axes.xaxis.set_major_locator(MaxNLocator(4))  # six digits at each of nine places lie on one another
     axes.grid(alpha=0.15, linewidth=0.6)
     drawn = {}
     for method in sorted(shown["method"].unique()):
