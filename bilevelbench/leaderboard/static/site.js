@@ -88,8 +88,8 @@
   function sortable(table) {
     Array.from(table.tHead.rows[0].cells).forEach((head, column) => {
       if (head.hasAttribute("data-nosort")) return;
-      const button = B.element("button", { type: "button" }, head.textContent);
-      head.textContent = "";
+      const button = B.element("button", { type: "button" });
+      button.append(...head.childNodes); // with the places where a name may break
       head.appendChild(button);
       if (!head.hasAttribute("aria-sort")) head.setAttribute("aria-sort", "none");
       button.addEventListener("click", () => {
