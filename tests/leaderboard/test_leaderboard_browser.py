@@ -235,6 +235,7 @@ def test_a_cell_leads_to_its_curve(watch, site):
         assert "expected running time" in link.get_attribute("title")
         link.click()
         checked = page.locator("#method-list label", has=page.locator("input:checked"))
+        checked.first.wait_for()  # the list is made by a script
         assert [text.strip() for text in checked.all_text_contents()] == [name]
         page.go_back()
 
