@@ -261,10 +261,11 @@ WRITER = """
 import sys
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
 from test_store import Store, add
-store = Store(sys.argv[2])
-print("ready", flush=True)
-for i in range(int(sys.argv[3]), int(sys.argv[4])):
+store, start = Store(sys.argv[2]), int(sys.argv[3])
+for i in range(start, int(sys.argv[4])):
     add(store, f"t{i}", f"u{i}")
+    if i == start:
+        print("one is written", flush=True)
 """
 
 
