@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.leaderboard.boards import WEIGHTS, Board, json_value
-from bilevelbench.report.analysis.ranking import CELL, F64, counted, instances, relative
+from bilevelbench.report.analysis.ranking import CELL, F64, instances, relative
 
 #: Multiples of the best cost at which the profile is drawn.
 TAUS = tuple(float(f"{10 ** (n / 16):.4g}") for n in range(49))
@@ -32,7 +32,7 @@ def for_scripts(one: Board) -> dict[str, Any]:
 
 
 def _cells(one: Board, methods: list[str]) -> list[dict[str, Any]]:
-    kept = counted(one.costs)
+    kept = one.counted
     places = {name: n for n, name in enumerate(methods)}
     cells: dict[tuple[str, float], list[Any]] = {}
     problems = one.problems
@@ -93,13 +93,10 @@ def _view(tables: dict[float, pd.DataFrame], methods: list[str]) -> dict[str, An
 
 def _profile(one: Board, methods: list[str]) -> dict[str, Any]:
     """By price, of each method how many (problem, target, trial) it solved within each multiple of the best cost."""
-    kept, lines, total = counted(one.costs), [], 0
+    kept, lines, total = one.counted, [], 0
     for weight in one.intervals:
-        table = (
-            instances(kept, weight).reindex(columns=methods, fill_value=np.inf)
-            if len(kept)
-            else pd.DataFrame(columns=methods)
-        )
+        table = instances(kept, weight) if len(kept) else pd.DataFrame()
+        table = table.reindex(columns=methods, fill_value=np.inf)
         ratio, total = np.sort(relative(table.to_numpy(dtype=float)), axis=0), len(table)
         counts = [np.searchsorted(column, TAUS, side="right").tolist() for column in ratio.T]
         lines.append({"w": weight, "n": counts})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,11 @@ class Board:
     @property
     def key(self) -> str:
         return f"{self.mode}-{self.setting}"
+
+    @functools.cached_property
+    def counted(self) -> pd.DataFrame:
+        """The costs to what tells methods apart."""
+        return counted(self.costs)
 
     @property
     def problems(self) -> list[str]:

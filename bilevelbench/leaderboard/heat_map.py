@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from bilevelbench.leaderboard.boards import Board
-from bilevelbench.report.analysis.ranking import by_problem, counted, medians, power, uncounted, wins
+from bilevelbench.report.analysis.ranking import by_problem, medians, power, uncounted, wins
 from bilevelbench.report.analysis.summary import span
 from bilevelbench.report.text import number, superscripts
 
@@ -29,8 +29,8 @@ def ratio_text(ratio: float) -> str:
 def heat_map(one: Board, problem_file: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     """By method a cell for each problem: its text, colour, what a reader is told beside it and where its curve is."""
     ratios, times = by_problem(one.costs), _running_times(one)
-    count = counted(one.costs).drop_duplicates(["problem", "target"]).groupby("problem").size()
-    middle = medians(counted(one.costs)).lt(math.inf).groupby(level="problem").sum()
+    count = one.counted.drop_duplicates(["problem", "target"]).groupby("problem").size()
+    middle = medians(one.counted).lt(math.inf).groupby(level="problem").sum()
     middle = middle.reindex(columns=list(one.rows["method"]), fill_value=0)  # also where nothing is counted
     out: dict[str, list[dict[str, Any]]] = {}
     for method in one.rows["method"]:

@@ -24,7 +24,7 @@ from bilevelbench.studies.rates.plan import (
 from bilevelbench.studies.rates.presets import preset_of
 from bilevelbench.studies.rates.sides import Sides
 from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite
-from bilevelbench.studies.rates.tuned import Run, search
+from bilevelbench.studies.rates.tuned import Run, TunedRow, search
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,13 @@ def wanted(suite: RateSuite, methods: Sequence[str], setting: str | None, quick:
 
 
 def _planned(rows: Sequence[RateRow], suite: RateSuite, registry: Registry, run: Run, preset: Preset) -> list[_Planned]:
-    tuned = [n for n, row in enumerate(rows) if preset_of(row, preset) == "tuned"]
-    found = dict(zip(tuned, search([rows[n] for n in tuned], suite, registry, run), strict=True))
+    found = iter(search([row for row in rows if preset_of(row, preset) == "tuned"], suite, registry, run))
     out = []
-    for n, row in enumerate(rows):
-        points = found[n].points if n in found else plan_row(row, suite, registry, preset)
-        told = found[n].told if n in found else ""
+    for row in rows:
+        is_tuned = preset_of(row, preset) == "tuned"
+        main = next(found) if is_tuned else TunedRow(plan_row(row, suite, registry, preset), "")
         own, against = plan_own_notion(row, suite, registry), plan_against(row, suite, registry)
-        out.append(_Planned(row, points, own, against, told))
+        out.append(_Planned(row, main.points, own, against, main.told))
     return out
 
 
