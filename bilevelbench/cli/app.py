@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -49,8 +49,19 @@ app = typer.Typer(
 )
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
-def first(context: typer.Context) -> None:
+def first(
+    context: typer.Context,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Benchmarks for bilevel optimisation whose counts can be trusted."""
     if context.invoked_subcommand is None:
         typer.echo(_FIRST, nl=False)
@@ -102,19 +113,21 @@ app.command(epilog="Example: `bilevelbench doctor --json`")(doctor)
 
 @app.command(epilog="Example: `bilevelbench version`")
 def version() -> None:
-    """Print the version."""
+    """Print the version, as `--version` does."""
     import bilevelbench
 
     typer.echo(bilevelbench.__version__)
 
 
 def parser() -> Any:
-    """The command with all its verbs; a flag takes no value, so its help names no type."""
+    """The command with all its verbs. Help shows the value of an option by the option's name, and nothing for a flag, which
+    takes none: the types that typer would show are Python's."""
     command = typer.main.get_command(app)
     for verb in _verbs(command):
         for option in verb.get_params(typer.Context(verb)):
-            if getattr(option, "is_flag", False):
-                option.metavar = ""
+            if option.param_type_name == "option":
+                flag = getattr(option, "is_flag", False)
+                option.metavar = "" if flag else max(option.opts, key=len).strip("-").upper()
     return command
 
 

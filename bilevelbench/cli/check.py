@@ -194,8 +194,8 @@ def _entry(registry: Registry, cls: type, file: str) -> Any:
 def check(
     names: Annotated[list[str] | None, typer.Argument(help="Methods, problems, FILE.py or FILE.py:Class.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Everything that is installed.")] = False,
-    seconds: Annotated[float, typer.Option(help="For all checks of a name together.")] = 120.0,
-    memory: Annotated[float, typer.Option(help="Limit in GiB.")] = 4.0,
+    seconds: Annotated[float, typer.Option(help="How long all checks of one name may take.")] = 120.0,
+    memory: Annotated[float, typer.Option(help="Memory limit in GiB.")] = 4.0,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also count by torch what a method computes past the oracle; takes longer.")
     ] = False,

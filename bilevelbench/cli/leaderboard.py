@@ -20,12 +20,17 @@ leaderboard = typer.Typer(
 def build(
     folders: Annotated[list[Path], typer.Argument(help="Folders of results, of measured rates, or of both.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The site's folder; a site that is there is replaced.")],
-    tuned: Annotated[list[Path] | None, typer.Option(help="Folders of the tuned board; repeatable.")] = None,
-    repository: Annotated[str, typer.Option(help="The address of the repository, to be linked.")] = "",
+    tuned: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder whose trials belong to the tuned board; may be given several times."),
+    ] = None,
+    repository: Annotated[str, typer.Option(help="The address of the repository, which the pages link to.")] = "",
     docs: Annotated[
-        str, typer.Option(help="The documentation, to be linked: an address, or a file beside the pages.")
+        str, typer.Option(help="The documentation, which the pages link to: an address, or a file beside them.")
     ] = "",
-    address: Annotated[str, typer.Option(help="Where the site will be, for the picture that links to it show.")] = "",
+    address: Annotated[
+        str, typer.Option(help="The address at which the site will be published; previews of links to it need it.")
+    ] = "",
 ) -> None:
     """Build a static site that needs no network: boards, complexity tables, a page for each problem and each method."""
     from bilevelbench.leaderboard.build import build as build_site
@@ -37,7 +42,9 @@ def build(
 
 @leaderboard.command(epilog="Example: `bilevelbench leaderboard facts -o facts`")
 def facts(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for facts.json, to be named to `build`.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The folder for facts.json; give it to `build` beside the results.")
+    ],
 ) -> None:
     """Write what the plugins say about themselves: equations, claims, constants, and the measured price of an HVP."""
     out = out.absolute()
@@ -50,7 +57,7 @@ def facts(
 @leaderboard.command(epilog="Example: `bilevelbench leaderboard serve site --port 8000`")
 def serve(
     site: Annotated[Path, typer.Argument(help="A site that was built.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
 ) -> None:
     """Show a site on this machine; Ctrl-C ends it. A site also works opened as a file."""
     from bilevelbench.leaderboard.serve import server

@@ -12,8 +12,10 @@ from bilevelbench.cli.console import warn
 
 def merge(
     folders: Annotated[list[Path], typer.Argument(help="Folders of results.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder that takes them all.")],
-    compact: Annotated[bool, typer.Option("--compact", help="One pack per folder, day and environment.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder that gets all of them.")],
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Join packs: one for each folder, day and environment.")
+    ] = False,
 ) -> None:
     """Put results of several folders into one; the same trial with numbers that differ by more than rounding is refused."""
     from bilevelbench.results.merge import merge as merge_folders

@@ -138,7 +138,7 @@ def new(
     kind: Annotated[str, typer.Argument(help="method or problem.")],
     name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and underscores.")],
     file: Annotated[bool, typer.Option("--file", help="One loose file instead of a distribution.")] = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder it is put into.")] = Path(),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.")] = Path(),
 ) -> None:
     """Write a method or a problem that already works: a distribution of its own, or one file."""
     typer.echo(next_steps(kind, name, new_plugin(kind, name, file, out)))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bilevelbench.plan.suite import Suite
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_NAMED = "NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; repeatable."
+_NAMED = "NAME, NAME[param=v1,v2,...], FILE.py or FILE.py:Class; may be given several times."
 
 
 def _begins(kind: str) -> Callable[[str], list[str]]:
@@ -38,28 +38,38 @@ Problems = Annotated[list[str] | None, typer.Option("--problem", "-p", help=_NAM
 
 # What a trial is given, for the commands that plan trials.
 BudgetLimit = Annotated[
-    float | None, typer.Option("--budget", help="Cost of a trial, in calls (samples if stochastic).")
+    float | None,
+    typer.Option("--budget", help="What a trial may cost, in calls; where answers are sampled, in samples."),
 ]
-StepLimit = Annotated[int | None, typer.Option("--steps", help="Outer steps of a trial.")]
+StepLimit = Annotated[int | None, typer.Option("--steps", help="How many outer steps a trial may make.")]
 TimeLimit = Annotated[
     float | None,
     typer.Option("--seconds", help="Seconds that the steps of a trial may take; a worker that hangs is killed."),
 ]
-Targets = Annotated[list[float] | None, typer.Option("--target", help="Stop at this norm of grad phi; repeatable.")]
+Targets = Annotated[
+    list[float] | None,
+    typer.Option("--target", help="Stop a trial at this norm of grad phi; may be given several times."),
+]
 NoPhi = Annotated[
     bool, typer.Option("--no-phi", help="Do not solve the lower level for phi where it has no closed form.")
 ]
 CompileSteps = Annotated[
     str | None,
-    typer.Option("--compile", help="auto, never or always: compile steps to C++. Rounds otherwise; default: never."),
+    typer.Option(
+        "--compile", help="auto, never or always: compile steps to C++, which rounds differently. Default: never."
+    ),
 ]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="float64 or float32.")]
 
 # Where trials run, for every command that runs any; together they are an `Execution`.
-Jobs = Annotated[int | None, typer.Option(min=0, help="Workers; 0 runs in this process. Default: the cores.")]
+Jobs = Annotated[
+    int | None, typer.Option(min=0, help="Worker processes; 0 runs in this process. Default: one for each core.")
+]
 Memory = Annotated[float | None, typer.Option(help="Memory limit of each worker, in GiB.")]
-ExecutorName = Annotated[str, typer.Option("--executor", help="local, dask, or one of a plugin.")]
-Scheduler = Annotated[str | None, typer.Option(help="Address of a Dask scheduler. Default: a cluster on this machine.")]
+ExecutorName = Annotated[str, typer.Option("--executor", help="local, dask, or one that a plugin adds.")]
+Scheduler = Annotated[
+    str | None, typer.Option(help="The address of a Dask scheduler. Default: a cluster on this machine.")
+]
 
 
 def suites_of(

@@ -130,27 +130,35 @@ def rates(
     suite: Annotated[str | None, typer.Option(help="Rows of your own, in a TOML file.")] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-a", help="NAME, NAME[param=value], FILE.py; of a table: only these. Repeatable."),
+        typer.Option(
+            "--method",
+            "-a",
+            help="NAME, NAME[param=value] or FILE.py; with --table: only these rows. May be given several times.",
+        ),
     ] = None,
     problem: Annotated[
         list[str] | None,
         typer.Option(
-            "--problem", "-p", help="Measure on this one instead: NAME, NAME[param=value], FILE.py; repeatable."
+            "--problem", "-p", help="Measure on this problem instead of a table: NAME, NAME[param=value] or FILE.py."
         ),
     ] = None,
     eps: Annotated[
-        str | None, typer.Option(help="Accuracies LARGEST:SMALLEST; one of them if something else is swept.")
+        str | None, typer.Option(help="The accuracies, LARGEST:SMALLEST; a single one if --over sweeps something else.")
     ] = None,
     over: Annotated[str, typer.Option(help="What is swept: eps, or a number that the problem has.")] = "eps",
     values: Annotated[
-        str | None, typer.Option(help="Its range LOW:HIGH; with --preset horizon that of the steps.")
+        str | None,
+        typer.Option(help="The range LOW:HIGH of what is swept; with --preset horizon, of the number of steps."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds of data and noise, two or more. Default: 4.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds of data and noise, two or more. Default: 4.")
+    ] = None,
     rule: Annotated[
-        str, typer.Option(help="mean: of |grad phi| over the steps; hit: the first that is small.")
+        str,
+        typer.Option(help="What has to be small: mean, of |grad phi| over the steps, or hit, |grad phi| at one step."),
     ] = "mean",
     steps: Annotated[int | None, typer.Option(min=1, help="Steps after which a trial is given up.")] = None,
-    setting: Annotated[str | None, typer.Option(help="Of table 2: partial or full. Default: both.")] = None,
+    setting: Annotated[str | None, typer.Option(help="For table 2: partial or full. Default: both.")] = None,
     preset: Annotated[
         str,
         typer.Option(
@@ -158,13 +166,13 @@ def rates(
             "the number of steps; tuned: rate with the best x-step."
         ),
     ] = "rate",
-    quick: Annotated[bool, typer.Option("--quick", help="Of a table: shorter ranges and fewer seeds.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="For a table: shorter ranges and fewer seeds.")] = False,
     as_json: Json = False,
     jobs: Jobs = None,
     memory: Memory = None,
     executor: ExecutorName = "local",
     scheduler: Scheduler = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the results.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The folder of the results.")] = None,
 ) -> None:
     """Measure how cost grows with accuracy or with a property of the problem, and print it beside what is claimed.
 

@@ -18,11 +18,13 @@ from bilevelbench.report.formats import FORMATS
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder of results, of measured rates, or of both.")],
     format_: Annotated[str, typer.Option("--format", "-f", help=f"One of {', '.join(FORMATS)}.")] = "md",
-    weight: Annotated[float, typer.Option("--hvp-cost", min=0, help="Gradients that one HVP or JVP costs.")] = 1.0,
+    weight: Annotated[float, typer.Option("--hvp-cost", min=0, help="How many gradients an HVP or a JVP costs.")] = 1.0,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="A file, or a folder, which takes figures too. Default: print; html: the folder."
+            "--out",
+            "-o",
+            help="A file, or a folder, which then has the figures too. Default: print; html: into FOLDER.",
         ),
     ] = None,
 ) -> None:

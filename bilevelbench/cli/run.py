@@ -41,9 +41,11 @@ if TYPE_CHECKING:
 def run(
     method: Methods = None,
     problem: Problems = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every method on every embedded problem: suite `quick`.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Every method on every embedded problem; the same as `--suite quick`.")
+    ] = False,
     suite: Annotated[str | None, typer.Option(help="A suite by name, or a TOML file.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N-1.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds each trial is run with: 0, 1, ...")] = None,
     budget: BudgetLimit = None,
     steps: StepLimit = None,
     seconds: TimeLimit = None,
@@ -54,17 +56,22 @@ def run(
     jobs: Jobs = None,
     memory: Memory = None,
     part: Annotated[
-        str | None, typer.Option(help="k/n: one of n parts of the trials, for n machines; `merge` joins them.")
+        str | None, typer.Option(help="k/n: run the k-th of n parts of the trials, for n machines; `merge` joins them.")
     ] = None,
-    timed: Annotated[bool, typer.Option("--timed", help="One trial at a time, one worker: for time axes.")] = False,
+    timed: Annotated[
+        bool, typer.Option("--timed", help="One trial at a time in one worker, so that seconds can be compared.")
+    ] = False,
     isolate: Annotated[
-        bool, typer.Option("--isolate", help="Plugins of others: an empty folder, no network, results read-only.")
+        bool,
+        typer.Option(
+            "--isolate", help="Give plugins of others an empty folder, no network, and results that they cannot write."
+        ),
     ] = False,
     executor: ExecutorName = "local",
     scheduler: Scheduler = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what it holds is not run again.")] = Path(
-        "results"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The folder of results; a trial that it holds already is not run again.")
+    ] = Path("results"),
 ) -> None:
     """Run methods on problems and print the results; exit code 1 if every trial failed.
 

@@ -120,12 +120,23 @@ def print_tuning(console: Console, tuning: Tuning) -> None:
 def tune(
     method: Methods = None,
     problem: Problems = None,
-    suite: Annotated[str | None, typer.Option(help="A suite by name, or a TOML file; its table [tune] counts.")] = None,
-    by: Annotated[str | None, typer.Option(help="What chooses: phi, or a metric of the problem.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="A suite by name, or a TOML file; its table [tune] says how to search.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(help="What the best setting is chosen by: phi, or a metric of the problem.")
+    ] = None,
     search: Annotated[str | None, typer.Option(help="grid, halving, or tpe (extra `tune`).")] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Settings to try, the same for each method.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="How many settings are tried, as many for each method.")
+    ] = None,
     cost: Annotated[float | None, typer.Option(help="Calls that halving may spend on each method.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds 0 to N-1; the best run on others.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="How many seeds the search uses: 0, 1, ...; what it finds is then run on other seeds."
+        ),
+    ] = None,
     budget: BudgetLimit = None,
     steps: StepLimit = None,
     dtype: Dtype = None,
@@ -134,7 +145,9 @@ def tune(
     executor: ExecutorName = "local",
     scheduler: Scheduler = None,
     as_json: Json = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the search and of best.toml.")] = Path("tuning"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The folder of the search; what it finds is in best.toml there.")
+    ] = Path("tuning"),
 ) -> None:
     """Find parameters with the same budget for every method, and write them as a suite. The same command resumes."""
     out = out.absolute()

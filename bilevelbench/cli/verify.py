@@ -19,19 +19,28 @@ if TYPE_CHECKING:
 
 Files = Annotated[
     list[str] | None,
-    typer.Option("--file", help="A loose file of the results' methods or problems, which you have read; repeatable."),
+    typer.Option(
+        "--file",
+        help="A loose file of the results' methods or problems, which you have read; may be given several times.",
+    ),
 ]
 
 
 def verify(
     folder: Annotated[Path, typer.Argument(help="A folder of results that somebody sends in.")],
     sample: Annotated[int, typer.Option(min=0, help="How many trials are run again.")] = 20,
-    against: Annotated[Path | None, typer.Option(help="The official folder, or the folder of its folders.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Draws the sample. Default: another one each time.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="The official results: their folder, or a folder of such folders.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The seed that draws the sample. Default: another one each time.")
+    ] = None,
     file: Files = None,
     jobs: Jobs = None,
     memory: Memory = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: verify.json in the folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The file for the verdicts. Default: verify.json in the folder.")
+    ] = None,
     table: Annotated[Path | None, typer.Option(help="Also write the table to this file, as Markdown.")] = None,
 ) -> None:
     """Check that stored trials are possible, and run a sample of them again; exit code 1 if one differs or is impossible.

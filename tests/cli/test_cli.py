@@ -148,8 +148,9 @@ def test_every_command_has_an_example(command):
     assert "Example" in out
 
 
-def test_version():
-    assert cli("version")[1].strip() == bilevelbench.__version__
+@pytest.mark.parametrize("asked", ["version", "--version"])
+def test_version(asked):
+    assert cli(asked) == (0, f"{bilevelbench.__version__}\n", "")
 
 
 # ---- run

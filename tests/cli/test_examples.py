@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -61,12 +62,14 @@ def test_examples_that_are_not_run_are_still_there():
 
 
 @pytest.mark.parametrize("path", [path for path, _ in verbs(parser())])
-def test_help_has_an_example_and_no_type_of_a_flag(path, monkeypatch):
+def test_help_has_an_example_and_no_type_of_python(path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     code, out, _ = cli(*path.split()[1:], "--help")
     assert code == 0
     assert "Example" in out
-    assert "<bool>" not in out
+    options = [line for line in out.splitlines() if line.lstrip("│* ").startswith("--")]
+    assert options
+    assert [line for line in options if re.search(r"<[a-z]", line)] == []
 
 
 def test_alone_it_says_what_to_do_first():

@@ -31,8 +31,9 @@ from bilevelbench.cli.app import main
 seen["the command line"] = loaded(*heavy)
 cli("--help")
 seen["--help"] = loaded(*heavy)
-cli("version")
-seen["version"] = loaded(*heavy)
+for word in ("version", "--version"):
+    cli(word)
+    seen[word] = loaded(*heavy)
 from bilevelbench.discovery.remembered import remember
 remember({kind: [] for kind in ("methods", "problems", "suites", "executors")})
 cli("list")
