@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tools" / "site"))
 
 from choice import advice, choice_page  # noqa: E402
 from command_line import command_line_page, examples, verbs  # noqa: E402
-from fragments import docstring  # noqa: E402
+from fragments import docstring, set_equations  # noqa: E402
 from mathematics import GREEK, equation, equations  # noqa: E402
 from names import ENTRY, about, explained, name_table  # noqa: E402
 from registered import catalogue_pages  # noqa: E402
@@ -67,6 +67,24 @@ def test_a_docstring_is_paragraphs_and_equations():
     made = docstring("Text with `code` & more.\n\n    x <- x - b d\n\nThe end.", ())
     assert "<p>Text with <code>code</code> &amp; more.</p>" in made
     assert made.count('class="equations"') == 1
+
+
+def test_of_a_page_the_indented_blocks_alone_are_equations():
+    page = "# T\n\nFirst\n\n    x <- x - b d\n    y <- y\n\n![p](q.png)\n\n- one\n\n    still one\n\nText\n\n"
+    code = "```python\n\n    def f():\n\n```\n\n1. Do\n\n    ```bash\n    ls\n    ```\n\nLast\n\n    z = 1\n"
+    made = set_equations(page + code)
+    assert made.count('class="equations"') == 2
+    assert re.sub(r'<div class="equations".*', "@", made) == (page + code).replace(
+        "    x <- x - b d\n    y <- y\n", "@\n"
+    ).replace("    z = 1\n", "@\n")
+
+
+def test_the_pages_of_the_guides_lose_nothing_but_their_equations():
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        kept = [line for line in text.splitlines() if not line.startswith("    ")]
+        made = [line for line in set_equations(text).splitlines() if not line.startswith(("    ", '<div class="eq'))]
+        assert made == kept, path.name
 
 
 # ---- the recommendation

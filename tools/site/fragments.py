@@ -41,6 +41,31 @@ def docstring(text: str, names: Collection[str]) -> str:
     return "\n".join(out)
 
 
+_FENCE = re.compile(r" *```")
+_ITEM = re.compile(r" {0,3}(?:[-*+]|\d+\.) ")
+
+
+def set_equations(markdown: str) -> str:
+    """A page with its indented blocks set as equations; what is indented in a list belongs to an item, and code stays code."""
+    out: list[str] = []
+    block: list[str] = []
+    fenced = listed = False
+    for line in [*markdown.split("\n"), ""]:
+        indented = line.startswith("    ") and not line.isspace()
+        if block or (indented and not fenced and not listed and not (out and out[-1].strip())):
+            if indented:
+                block.append(line)
+                continue
+            out.append(equations(block))
+            block = []
+        if _FENCE.match(line):
+            fenced = not fenced
+        elif not fenced and line.strip() and not indented:
+            listed = bool(_ITEM.match(line)) or (listed and bool(out[-1].strip()))
+        out.append(line)
+    return "\n".join(out[:-1])
+
+
 def _runs(lines: list[str]) -> Iterable[tuple[list[str], bool]]:
     """Neighbouring lines that are alike: indented or not, with no blank line between them unless both are indented."""
     run: list[str] = []

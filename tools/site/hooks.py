@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from choice import choice_page
 from command_line import command_line_page
-from mathematics import equations
+from fragments import set_equations
 from mkdocs.structure.files import File, Files
 from names import name_table
 from registered import catalogue_pages
@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "leaderboard" / "results" / "official"
 #: Pages of the repository's root, and what the site calls them.
 FROM_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
-_INDENTED = re.compile(r"(?m)(?<=\n\n)(?:    \S.*\n)+(?=\n)")
 
 
 def on_config(config: Any) -> Any:
@@ -72,7 +71,7 @@ def _moved(text: str) -> str:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Indented blocks are equations, and marks stand for what is made here: the board is linked where it was built."""
-    markdown = re.sub(r"(?ms)^```.*?^```$|" + _INDENTED.pattern.removeprefix("(?m)"), _set, markdown)
+    markdown = set_equations(markdown)
     board = Path(config.site_dir).parent / "index.html"
     link = '<a href="../index.html">The board of the published results</a>' if board.is_file() else ""
     for mark, made in (("board", lambda: link), ("names", name_table), ("suite models", suite_models)):
@@ -84,8 +83,3 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def on_post_page(output: str, page: Any, config: Any) -> str:
     """The theme's search is a dialog without a name, which those who cannot see it need."""
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
-
-
-def _set(match: re.Match[str]) -> str:
-    block = match[0]
-    return block if block.startswith("```") else equations(block.splitlines()) + "\n"
