@@ -59,7 +59,7 @@ def run(
     progress: bool | None = None,
     compile: Compile = "never",
 ) -> Results:
-    """Every method on every problem with every seed; `.runs` has one row per trial, `.curve` one per evaluation.
+    """Run every method on every problem with every seed; `.runs` has one row per trial, `.curve` one per evaluation.
 
         bilevelbench.run("f2ba[lam=10,100]", "quadratic", steps=200).runs
 
@@ -131,7 +131,7 @@ def tune(
     dtype: Literal["float64", "float32"] = "float64",
     schedule: Schedule | None = None,
 ) -> Tuned:
-    """The parameters of a method on a problem that make `by` small at the end of the budget: `bilevelbench tune` from Python.
+    """Find the parameters of a method on a problem that make `by` small at the end: `bilevelbench tune` from Python.
 
         bilevelbench.tune("f2ba", "quadratic", settings=36, steps=200).best
 

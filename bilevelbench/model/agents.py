@@ -31,9 +31,10 @@ class Alone:
 
 @dataclass(frozen=True)
 class Agents:
-    """`local(i)` makes what agent i of `count` holds: an instance of f_i and g_i, whose means over i are f and g.
+    """The agents of a shared problem: `local(i)` makes what agent i of `count` holds.
 
-    The rows of a finite sum are dealt out evenly. Under additive noise the instance's own is that of the mean over agents.
+    That is an instance of f_i and g_i, whose means over i are f and g. The rows of a finite sum are dealt out
+    evenly. Under additive noise the instance's own is that of the mean over agents.
     """
 
     count: int

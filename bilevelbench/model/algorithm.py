@@ -1,4 +1,4 @@
-"""An algorithm: frozen hyper-parameters and a pure step over a state."""
+"""An algorithm: frozen parameters and a pure step over a state."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class State(Protocol):
 
 
 class Algorithm(BaseModel):
-    """One method. Its fields are its hyper-parameters; `init` and `step` are its pseudo-code.
+    """The base class of a method. Its fields are its parameters; `init` and `step` are its pseudo-code.
 
     A float field, and an integer annotated `PerLane[int]`, may differ between the lanes of a pack and is then an
     (L, 1) tensor inside `init` and `step`: no `if`, `int()` or `math.*` on it. Everything else is structural. A field

@@ -16,12 +16,13 @@ ClaimedSetting = Literal["deterministic", "partial", "full", "finite_sum"]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """`n^n_exp eps^-eps_exp kappa^kappa_exp` calls in one setting; `tilde` hides `log^log_power`.
+    """What a method is said to cost in one setting: `n^n_exp eps^-eps_exp kappa^kappa_exp` calls.
 
-    `table` is that of the paper whose tables the leaderboard holds against measurements, None for a claim that is in none
-    of them. n counts the data of both levels together. `mean_squared_smooth`: the claim also assumes that sample
-    gradients and products are Lipschitz on average, which exact differences of additive noise would flatter. `source` is
-    that of `eps_exp` and `n_exp`, `kappa_source` that of `kappa_exp` and `log_source` that of `log_power`.
+    `tilde` hides `log^log_power`. `table` is that of the paper whose tables the leaderboard holds against
+    measurements, None for a claim that is in none of them. n counts the data of both levels together.
+    `mean_squared_smooth`: the claim also assumes that sample gradients and products are Lipschitz on average, which
+    exact differences of additive noise would flatter. `source` is that of `eps_exp` and `n_exp`, `kappa_source` that
+    of `kappa_exp` and `log_source` that of `log_power`.
     """
 
     table: int | None = None

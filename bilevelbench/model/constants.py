@@ -16,7 +16,7 @@ ConstantKind = Literal["exact", "bound", "estimated"]
 
 @dataclass(frozen=True)
 class Constant:
-    """`exact`: attained; `bound`: holds everywhere, maybe loose; `estimated`: measured somewhere, promises nothing.
+    """A constant of a problem and how sure it is: `exact` is attained, `bound` holds everywhere, `estimated` promises nothing.
 
     Where several data sets are stacked, `value` may be one number for each lane.
     """

@@ -21,7 +21,7 @@ Projection = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """Every coordinate between `low` and `high`: numbers, or tensors of x's shape."""
+    """The set of x with every coordinate between `low` and `high`: numbers, or tensors of x's shape."""
 
     low: float | Tensor = -torch.inf
     high: float | Tensor = torch.inf
@@ -38,7 +38,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Simplex:
-    """Coordinates of at least zero whose sum is `total`."""
+    """The set of x whose coordinates are at least zero and have the sum `total`."""
 
     total: float = 1.0
 
@@ -56,7 +56,7 @@ class Simplex:
 
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """At most `radius` away from `center`: a number, or a tensor of x's shape."""
+    """The set of x at most `radius` away from `center`: a number, or a tensor of x's shape."""
 
     radius: float
     center: float | Tensor = 0.0

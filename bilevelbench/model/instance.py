@@ -67,20 +67,20 @@ def _for_evaluators(name: str, function: Callable[[Tensor], Tensor]) -> Callable
 
 
 class Instance:
-    """f and g over lanes, `(*P, L, dx), (*P, L, dy) -> (*P, L, 1)`, with whatever derivatives the problem brings.
+    """A problem that is built: f and g over lanes, `(*P, L, dx), (*P, L, dy) -> (*P, L, 1)`.
 
-    What it does not bring is derived by autograd, the same way for everyone. Under `FiniteSum` every function takes a
-    last argument `rows`, None for the whole sum. `points="stack"` promises that the functions take a point axis fast
-    (dense data); with "loop" the oracle calls point by point. An instance whose data carry the lane axis gives `take`.
-    One that is a mean over `agents` says what each of them holds; only a distributed method asks them. Beyond `x_limit` in
-    some coordinate x has run away to where phi is flat and a small gradient says nothing: the trial counts as diverged.
-    A problem that does not say where that is has it at `FAR` (1 + |x0|), with the largest coordinate of its start.
-    `mu_at(x)`, `(*P, L, dx) -> (*P, L, 1)`, is the strong convexity of g(x, .) at this x, where it depends on x: with it,
-    or with a constant mu, the evaluator can say how far off a hypergradient is that it had to solve for.
-    `pictures(x, y)`, of one lane, (dx,) and (dy,), are images of the answer for reports: by title (k, height, width), from
-    0, black, to 1, white.
-    `project(x)` confines x to a set: `Box`, `Simplex`, `Ball`, or a function of (L, dx) that returns the nearest points.
-    Its functions count their own passes: a second count, which has to agree with the oracle's meter.
+    Derivatives that the problem does not bring come from autograd, the same way for everyone. Under `FiniteSum` every
+    function takes a last argument `rows`, None for the whole sum. `points="stack"` promises that the functions take a
+    point axis fast (dense data); with "loop" the oracle calls point by point. An instance whose data carry the lane
+    axis gives `take`. One that is a mean over `agents` says what each of them holds; only a distributed method asks
+    them. Beyond `x_limit` in some coordinate x has run away to where phi is flat and a small gradient says nothing:
+    the trial counts as diverged. A problem that does not say where that is has it at `FAR` (1 + |x0|), with the
+    largest coordinate of its start. `mu_at(x)`, `(*P, L, dx) -> (*P, L, 1)`, is the strong convexity of g(x, .) at
+    this x, where it depends on x: with it, or with a constant mu, the evaluator can say how far off a hypergradient is
+    that it had to solve for. `pictures(x, y)`, of one lane, (dx,) and (dy,), are images of the answer for reports: by
+    title (k, height, width), from 0, black, to 1, white. `project(x)` confines x to a set: `Box`, `Simplex`, `Ball`,
+    or a function of (L, dx) that returns the nearest points. Its functions count their own passes: a second count,
+    which has to agree with the oracle's meter.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Unmetered:
 def conjugate_gradient(
     oracle: LaneLoops, A: Product, b: Tensor, v: Tensor, n: int | Tensor, tol: float | Tensor = 0.0, cold: bool = False
 ) -> Tensor:
-    """At most n products from v, plus one for the first residual unless `cold` says that v is zero.
+    """Solve A v = b by conjugate gradients: at most n products from v, and one for the first residual unless `cold`, v = 0.
 
     A lane stops when its residual norm is at most `tol`, or when a direction shows no positive curvature: the matrix is
     then not positive definite and the iterate before that direction is the answer.
@@ -76,14 +76,14 @@ def conjugate_gradient(
 
 
 def richardson(oracle: LaneLoops, A: Product, b: Tensor, v: Tensor, n: int | Tensor, a: float | Tensor) -> Tensor:
-    """n times `v <- v - a (A v - b)`; from zero it is `a sum_{q<n} (I - aA)^q b`."""
+    """Solve A v = b by n steps `v <- v - a (A v - b)`; from zero it is `a sum_{q<n} (I - aA)^q b`."""
     for on in oracle.repeat(n):
         v = keep(on, v - a * (A(v) - b), v)
     return v
 
 
 def neumann_sum(oracle: LaneLoops, A: Product, b: Tensor, n: int | Tensor, a: float | Tensor) -> Tensor:
-    """`a sum_{q=0}^{n} (I - aA)^q b` with n products."""
+    """The first terms of the Neumann series of A^-1 b: `a sum_{q=0}^{n} (I - aA)^q b`, with n products."""
     r = s = b
     for on in oracle.repeat(n):
         r = keep(on, r - a * A(r), r)
@@ -94,7 +94,7 @@ def neumann_sum(oracle: LaneLoops, A: Product, b: Tensor, n: int | Tensor, a: fl
 def newton_step(
     oracle: LaneMasks, gradient: Product, H: Product, y: Tensor, g_y: Tensor, n: int | Tensor, a: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`y <- y - v`, v from n products of conjugate gradients on H v = g_y; the new y, and the gradient there.
+    """One Newton step: `y <- y - v`, v from n products of conjugate gradients on H v = g_y; the new y, and the gradient there.
 
     `gradient` is asked at any point, `H` has the products at y, where the gradient is g_y. Conjugate gradients lower the
     quadratic model, not |g_y|, so the step is judged by the slope along it. Where the function rises at its end by more than

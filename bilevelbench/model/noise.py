@@ -40,7 +40,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Additive(Gaussian):
-    """Gaussian noise on each block: E|noise|^2 = sigma^2 for one sample, sigma^2/B for the mean of B, a single draw.
+    """Gaussian noise added to each sampled answer: E|noise|^2 = sigma^2 by block for one sample, sigma^2/B for the mean of B.
 
     Second order: H + sigma_h s I and J + sigma_h s' E with scalar normals s, s' and E the rectangular identity. The noise
     does not depend on the point, so the difference of a sample's gradients at two points is exact.
@@ -49,7 +49,7 @@ class Additive(Gaussian):
 
 @dataclass(frozen=True)
 class Affine(Gaussian):
-    """A sample is a function: f(x, y) + <n, z> + 1/2 z.S z with z = (x - x0, y - y0), and the same for g.
+    """Noise whose sample is a function: f(x, y) + <n, z> + 1/2 z.S z with z = (x - x0, y - y0), and the same for g.
 
     n is normal, in each block with E|n|^2 = sigma^2; S = sigma_h s u u^T with s a scalar normal and u uniform on the sphere,
     so E|S|^2 = sigma_h^2, in the samples of f as in those of g. All answers of one sample are derivatives of that one

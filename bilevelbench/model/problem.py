@@ -35,6 +35,7 @@ class Problem(BaseModel):
     data_files: ClassVar[tuple[DataFile, ...]] = ()  # what it reads; `bilevelbench data` fetches and checks them
 
     data_seed: NonNegativeInt = 0
+    """seed of the data"""
 
     def build(self) -> Instance:
         if type(self).build_lanes is Problem.build_lanes:

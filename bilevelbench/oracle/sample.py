@@ -18,8 +18,9 @@ Order = Literal["replacement", "epoch", "block"]
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """`size` data of one level. The same Sample in two queries is the same data; two Samples are independent.
+    """A mini-batch: `size` data of one level, f or g.
 
+    The same Sample in two queries is the same data; two Samples are independent.
     Opaque to a method, but for `block`: the number of the block drawn in each lane, (L,), with `order="block"`.
     """
 

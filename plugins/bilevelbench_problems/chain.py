@@ -43,14 +43,19 @@ class Chain(Stretched):
     embedded = False  # an instance for `rates`: its gradient cannot fall before all coordinates are passed
 
     dim: PositiveInt = 128
+    """length T of the chain, the dimension of x and y"""
     L_f: PositiveFloat = 1.0
     """smoothness of f and of phi"""
     Delta: PositiveFloat = 1.0
     """bound on phi(x0) - inf phi; eps follows from it and dim"""
     rotate: bool = True
+    """whether Q is a random rotation"""
     sigma_f: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of f"""
     sigma_g: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of g"""
     sigma_h: NonNegativeFloat = 0.0
+    """noise of a sampled product with second derivatives of g"""
 
     def sweep(self, over: str, value: float) -> dict[str, Any]:
         """The longest chain whose gradient stays above an accuracy until its end."""

@@ -32,8 +32,11 @@ class ConvexToy(Problem):
     dim: PositiveInt = 5
     """of x, of y_a and of y_b"""
     sigma_f: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of f"""
     sigma_g: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of g"""
     sigma_h: NonNegativeFloat = 0.0
+    """noise of a sampled product with second derivatives of g"""
 
     def build_lanes(self, data_seeds: Sequence[int]) -> Instance:
         starts = [torch.randn(3 * self.dim, generator=self.generator(seed), dtype=torch.float64) for seed in data_seeds]

@@ -44,8 +44,11 @@ class CosineKappa(Problem):
     c: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """weight of the sine"""
     sigma_f: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of f"""
     sigma_g: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of g"""
     sigma_h: NonNegativeFloat = 0.0
+    """noise of a sampled product with second derivatives of g"""
 
     def build(self) -> Instance:
         data = self._draw()

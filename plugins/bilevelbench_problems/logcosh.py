@@ -45,16 +45,23 @@ class LogCosh(Problem):
     name = "logcosh"
 
     dim_x: PositiveInt = 10
+    """dimension of x"""
     dim_y: PositiveInt = 15
+    """dimension of y"""
     kappa: Annotated[float, Field(ge=1)] = 5.0
     """condition number of A"""
     L: PositiveFloat = 1.0
+    """largest eigenvalue of A"""
     c: PositiveFloat = 1.0
     """weight of the log cosh"""
     reg: PositiveFloat = 0.1
+    """weight of the regulariser of x"""
     sigma_f: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of f"""
     sigma_g: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of g"""
     sigma_h: NonNegativeFloat = 0.0
+    """noise of a sampled product with second derivatives of g"""
     noise: NoiseKind = "additive"
     """whether a sample adds noise to each answer, or is a function of its own (affine)"""
 

@@ -22,11 +22,17 @@ class PowerTail(Stretched):
     name = "power_tail"
 
     tails: PositiveInt = 2
+    """coordinates that are tails"""
     q: Annotated[float, Field(gt=1)] = 1.05
+    """power of the tail"""
     rotate: bool = True
+    """whether the coordinates are rotated at random"""
     sigma_f: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of f"""
     sigma_g: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of g"""
     sigma_h: NonNegativeFloat = 0.0
+    """noise of a sampled product with second derivatives of g"""
 
     def drift_exponent(self) -> float:
         return self.q

@@ -32,14 +32,23 @@ class QuadraticAgents(Shared):
     embedded = False  # every distributed method would start processes in `run --all`
 
     dim_x: PositiveInt = 20
+    """dimension of x"""
     dim_y: PositiveInt = 30
+    """dimension of y"""
     kappa: Annotated[float, Field(ge=1)] = 5.0
+    """condition number of each A_i"""
     L: PositiveFloat = 1.0
+    """largest eigenvalue of each A_i"""
     reg: PositiveFloat = 1.0
+    """weight of the regulariser of x"""
     difference: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """how much agents differ: 0 makes them alike"""
     sigma_f: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of f"""
     sigma_g: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of g"""
     sigma_h: NonNegativeFloat = 0.0
+    """noise of a sampled product with second derivatives of g"""
 
     def build(self) -> Instance:
         held = self.held()

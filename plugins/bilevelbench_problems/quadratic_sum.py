@@ -56,7 +56,9 @@ class QuadraticSum(Stretched):
     m: PositiveInt = 1024
     """terms of f"""
     dim_x: PositiveInt = 10
+    """dimension of x"""
     dim_y: PositiveInt = 30
+    """dimension of y"""
     mu: PositiveFloat = 0.1
     """smallest eigenvalue of the law from which a_i and b_i are drawn"""
     L: PositiveFloat = 1.0

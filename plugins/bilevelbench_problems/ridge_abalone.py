@@ -49,7 +49,9 @@ class RidgeAbalone(Problem):
     data_sets = (7, 0, 13, 15, 16, 19, 29, 32, 34, 35, 38, 39)  # an interior minimum, scaled and raw
 
     data_seed: NonNegativeInt = 7
+    """seed of the split"""
     features: Literal["scaled", "raw"] = "scaled"
+    """whether each feature is mapped to [-1, 1], or left as it is"""
 
     def build(self) -> Instance:
         A, b = _abalone()

@@ -55,10 +55,15 @@ class _Saddles(Stretched):
     c: NonNegativeFloat = 0.0
     """weight of the log cosh, the only source of rho_g > 0"""
     drift: NonNegativeFloat = 1.0
+    """size of b in the term b·x"""
     rotate: bool = True
+    """whether U and V are random rotations"""
     sigma_f: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of f"""
     sigma_g: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of g"""
     sigma_h: NonNegativeFloat = 0.0
+    """noise of a sampled product with second derivatives of g"""
 
     @model_validator(mode="after")
     def _ordered_gains(self) -> Self:

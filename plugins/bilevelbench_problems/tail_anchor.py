@@ -49,15 +49,25 @@ class TailAnchor(Stretched):
     name = "tail_anchor"
 
     tails: PositiveInt = 1
+    """coordinates that are tails"""
     anchors: NonNegativeInt = 1
+    """coordinates that are anchors"""
     saddle: bool = False
+    """whether one more coordinate has a strict saddle"""
     c: NonNegativeFloat = 0.0
+    """weight of the log cosh in g"""
     q: Annotated[float, Field(gt=1)] = 1.05
+    """power of the tail"""
     drift: NonNegativeFloat = 1.0
+    """size of b in the term b·x"""
     rotate: bool = True
+    """whether the coordinates are rotated at random"""
     sigma_f: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of f"""
     sigma_g: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of g"""
     sigma_h: NonNegativeFloat = 0.0
+    """noise of a sampled product with second derivatives of g"""
     noise: NoiseKind = "additive"
     """whether a sample adds noise to each answer, or is a function of its own (affine)"""
 

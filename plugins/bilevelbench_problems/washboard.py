@@ -26,8 +26,11 @@ class _Washboard(Problem):
     q: Annotated[float, Field(gt=1)] = 1.05
     """power of the tail"""
     sigma_f: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of f"""
     sigma_g: NonNegativeFloat = 0.0
+    """noise of a sampled gradient of g"""
     sigma_h: NonNegativeFloat = 0.0
+    """noise of a sampled product with second derivatives of g"""
 
     def drift_exponent(self) -> float:
         return self.q

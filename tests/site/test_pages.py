@@ -25,6 +25,7 @@ from registered import catalogue_pages  # noqa: E402
 from suite_files import MODELS, suite_models  # noqa: E402
 
 from bilevelbench.cli.app import parser  # noqa: E402
+from bilevelbench.discovery.catalogue import describe  # noqa: E402
 from bilevelbench.discovery.registry import registry  # noqa: E402
 
 pytestmark = pytest.mark.whole  # every method and problem
@@ -104,7 +105,7 @@ def test_the_best_is_recommended_with_who_ties_and_what_gradients_alone_cost():
     assert "Begin with <code>a</code>" in said
     assert "8 of 10" in said
     assert "cannot tell <code>b</code> apart" in said
-    assert "gradients alone the first is <code>c</code>, which reached 4 of 10" in said
+    assert "only gradients, the first is <code>c</code>, which reached 4 of 10" in said
     assert "3 times the cost" in said
 
 
@@ -119,7 +120,7 @@ def test_nothing_is_recommended_where_nothing_was_reached():
 
 def test_a_first_order_winner_is_not_praised_twice():
     said = advice(board(("a", "gradient", 0.8, 1.0, "a"), ("b", "HVP", 0.8, 1.5, "b")))
-    assert "gradients alone" not in said
+    assert "only gradients" not in said
     assert "apart" not in said
 
 
@@ -169,6 +170,11 @@ def test_the_command_line_has_every_verb_and_option():
             for name in parameter.opts:
                 if name.startswith("-"):
                     assert f"<code>{name}</code>" in page, f"{path} {name}"
+
+
+@pytest.mark.parametrize("name", [*registry().algorithms, *registry().problems])
+def test_every_parameter_says_what_it_means(name):
+    assert [parameter["name"] for parameter in describe(registry(), name).parameters if not parameter["what"]] == []
 
 
 def test_every_method_and_problem_has_a_page():

@@ -19,15 +19,17 @@ SHOWN = 6
 HEAD = """# Which method should I use?
 
 If f and g are two torch functions of your own, you need not choose: [`solve`](solve.md) tries a few methods with a small part
-of your budget and goes on with the best. If you compare methods, or write a benchmark, read on.
+of your budget and continues with the best. If you want to choose a method yourself, read on.
 
 Ask three questions:
 
-1. **Are the answers exact?** Without noise and without mini-batches take the first table. With noise in f alone the second,
-   with noise in g as well the third; with a finite data set that you draw batches from, the one on finite sums.
-2. **Can you afford products with second derivatives?** Automatic differentiation gives a Hessian-vector product for the price
-   of a few gradients, but needs the memory for it. If not, take the best method whose oracle is *gradient*.
-3. **Do saddle points matter?** Then the last table counts: there a point has to be a minimum as far as curvature can tell.
+1. **Are the values and gradients of f and g exact?** If they are, look at the first table. If f alone is noisy, look at the
+   second, and if g is noisy as well, at the third. If you draw mini-batches from a finite data set, look at the one on
+   finite sums.
+2. **Can you afford products with second derivatives?** Automatic differentiation computes a Hessian-vector product for the
+   price of a few gradients, but needs memory for it. If you cannot, take the best method whose oracle is *gradient*.
+3. **Do you have to avoid saddle points?** Then look at the last table: there a method has arrived only where no direction of
+   clearly negative curvature is left.
 
 """
 
@@ -50,7 +52,7 @@ def advice(rows: pd.DataFrame) -> str:
         if most["reached"] == 0:
             return "No method of this board reached any accuracy with its default parameters: tune before you choose."
         return (
-            f"No method reached half of what was asked with its default parameters; {code(most['method'])} reached most, "
+            f"No method reached half of the goals with its default parameters; {code(most['method'])} reached most, "
             f"{_share(most)}. Tune before you choose."
         )
     tied = [method for method in rows.loc[share_a_band(rows, best["bands"]), "method"] if method != best["method"]]
@@ -61,14 +63,14 @@ def advice(rows: pd.DataFrame) -> str:
     if best["oracle"] != "gradient" and len(gradient):
         first = gradient.iloc[0]
         said.append(
-            f"Of those that need gradients alone the first is {code(first['method'])}, which reached {_share(first)}"
+            f"Of the methods that need only gradients, the first is {code(first['method'])}, which reached {_share(first)}"
             f"{_price(first)}."
         )
     return " ".join(said)
 
 
 def _share(row: Any) -> str:
-    return f"{row['solved']} of {row['attempts']} trials and accuracies"
+    return f"{row['solved']} of {row['attempts']} goals"
 
 
 def _price(row: Any) -> str:

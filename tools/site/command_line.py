@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
 import typer
@@ -33,7 +32,8 @@ def command_line_page() -> str:
     lines = [
         "# Command line",
         "",
-        "`bilevelbench VERB --help` prints the same. `bilevelbench --install-completion` makes the Tab key complete verbs, "
+        "`bilevelbench VERB --help` prints what this page says of a verb, and `bilevelbench --version` prints the version. "
+        "`bilevelbench --install-completion` makes the Tab key complete verbs, "
         "options and the names of methods and problems in bash, zsh, fish and PowerShell.",
         "",
         "A command ends with 0 if all is well, 1 if a check or every trial failed, 2 for a mistake of the caller, 3 for a bug, "
@@ -59,5 +59,5 @@ def _parameters(verb: Any) -> str:
         shown = (
             code(default) if isinstance(default, int | float | str) and default is not False and default != "" else ""
         )
-        rows.append((", ".join(code(name) for name in named), shown, escape(getattr(parameter, "help", "") or "")))
+        rows.append((", ".join(code(name) for name in named), shown, prose(getattr(parameter, "help", "") or "")))
     return table(("option", "default", "meaning"), rows)

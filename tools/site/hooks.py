@@ -56,10 +56,12 @@ def which_method() -> str:
     trials = len(site.runs)
     lead = (
         f"The numbers are those of the published results, {trials:,} trials of {len(site.methods)} methods on "
-        f"{len(site.titles)} problems, with default parameters, and are read when this page is built. *Reached* counts pairs "
-        "of a trial and an accuracy, a share of |grad phi| at the start; *cost / best* is the median over problems and "
-        "accuracies, with a Hessian-vector product at the price of one gradient. A rank comes with the interval in "
-        "which it lies if the trials are drawn again."
+        f"{len(site.titles)} problems; the tables are about default parameters. A *goal* is to bring |grad phi| (on the last "
+        "board, the smallest eps for which a point is second-order stationary) in one trial down to a given share of its "
+        "start. There are twelve such shares, from 10^-0.5 to 10^-6. *Reached* is the share of goals that were "
+        "reached. *Cost / best* is the cost over that of the best method, in the median over problems and accuracies, with a "
+        "Hessian-vector product at the price of one gradient. A rank comes with an interval, in which it lies if problems "
+        "and trials are drawn again."
     )
     return choice_page(boards, site.kinds, lead)
 

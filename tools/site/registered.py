@@ -79,7 +79,8 @@ def _page(facts: Facts, names: set[str]) -> str:
 def _claim(claim: dict[str, Any]) -> str:
     powers = [("n", claim["n_exp"]), ("kappa", claim["kappa_exp"]), ("eps", -claim["eps_exp"])]
     cost = " ".join(f"{base}^{exponent:.3g}" for base, exponent in powers if exponent is not None)
-    cost += f" log^{claim['log_power']}" if claim["log_power"] else ""
+    cost += " log" if claim["log_power"] else ""
+    cost += f"^{claim['log_power']}" if (claim["log_power"] or 1) != 1 else ""
     place = claim["setting"] if claim["table"] is None else f"table {claim['table']}, {claim['setting']}"
     source = f"; {escape(claim['reference'])}" if claim["reference"] else ""
     note = f" {escape(claim['footnote'])}" if claim["footnote"] else ""
