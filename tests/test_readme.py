@@ -15,6 +15,8 @@ import pytest
 from doc_blocks import blocks
 from helpers import cli
 
+from bilevelbench.discovery.registry import registry
+
 pytestmark = pytest.mark.whole
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +34,15 @@ def test_the_output_at_the_top_is_what_its_command_prints(tmp_path, monkeypatch)
     for line in shown.text.splitlines():
         assert " ".join(line.split()) in printed
     assert "never" not in shown.text
+
+
+def test_it_says_how_many_methods_and_problems_there_are():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    there = [
+        sum(entry.plugin == "bilevelbench" for entry in kind.values())
+        for kind in (registry().algorithms, registry().problems)
+    ]
+    assert "bilevelbench has {} methods and {} problems".format(*there) in text
 
 
 def test_the_picture_is_there_and_is_wide_enough_to_read():

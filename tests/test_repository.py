@@ -73,9 +73,12 @@ def test_hooks_have_the_versions_of_the_constraints():
         assert version == pinned()[name]
 
 
-def test_the_citation_has_the_version_of_the_project():
+def test_the_citation_has_the_version_of_the_project_and_its_date_in_the_changelog():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == PROJECT["project"]["version"]
+    assert citation["keywords"] == PROJECT["project"]["keywords"]
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {citation['version']} ({citation['date-released']})\n" in changes
 
 
 def test_every_page_of_the_guides_is_in_the_navigation():
