@@ -27,10 +27,20 @@ def main(site: Path) -> None:
         bottom = ranking.locator("tbody tr").nth(8).bounding_box()
         assert top is not None
         assert bottom is not None
+        # The table scrolls: the picture ends with the last column that is seen whole.
+        right = ranking.evaluate(
+            "t => { const edge = t.parentElement.getBoundingClientRect().right;"
+            " return Math.max(...[...t.tHead.rows[0].cells].map(c => c.getBoundingClientRect().right).filter(r => r <= edge)) }"
+        )
         page.screenshot(
             path=PICTURE,
             full_page=True,
-            clip={"x": 0, "y": top["y"] - 12, "width": 1240, "height": bottom["y"] + bottom["height"] - top["y"] + 16},
+            clip={
+                "x": 0,
+                "y": top["y"] - 12,
+                "width": right + 1,
+                "height": bottom["y"] + bottom["height"] - top["y"] + 12,
+            },
         )
         browser.close()
     print(PICTURE)
