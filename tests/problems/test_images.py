@@ -224,9 +224,17 @@ def test_a_corruption_of_none_or_all_is_a_sentence(cls, corruption: float, said:
         cls(corruption=corruption)
 
 
+@pytest.mark.parametrize("labels", ["other", "uniform"])
+def test_a_corruption_that_moves_no_label_is_a_sentence(synthetic, labels: str) -> None:
+    said = "corruption = 0.001 makes none of n_train = 60 labels wrong, and there is nothing to find; take more of either"
+    with pytest.raises(InvalidInput, match=said):
+        CleaningMNIST(**FEW, corruption=0.001, labels=labels).build()
+
+
 def test_which_labels_are_wrong(synthetic) -> None:
     few = {"n_train": 200, "n_val": 40, "n_test": 50}
-    (_, right), *_ = CleaningMNIST(corruption=0.001, **few)._data()
+    train, *_ = made_up().split(CleaningMNIST(**few).generator(), *few.values())
+    right = made_up().labels[train]
     for labels in ("other", "uniform"):
         (_, given), _, _, wrong = CleaningMNIST(corruption=0.5, labels=labels, **few)._data()
         assert torch.equal(wrong, given != right)
