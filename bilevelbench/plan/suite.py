@@ -73,7 +73,8 @@ class ProblemEntry(Frozen):
 class Suite(Frozen):
     """`algorithm = "all"` is every registered method with its default parameters, `problem = "all"` every embedded problem;
     methods and problems of which one comes from "all" meet only where they can (`pairing`). Beside "all", `[[override]]` sets
-    budget and targets of an embedded problem, and `[[also]]` adds one that is not embedded.
+    budget and targets of an embedded problem, `[[also]]` adds one that is not embedded, and `without` names methods that are
+    left out.
 
     Seeds 0 to `seeds` - 1 move noise and draws, `data_seeds` the problems' data. `tune` says how `bilevelbench tune`
     searches; `tuned` is the metric by which the parameters were chosen, in a suite that it has written. `figure` is
@@ -87,6 +88,7 @@ class Suite(Frozen):
     problem: Literal["all"] | tuple[ProblemEntry, ...] = "all"
     override: tuple[ProblemEntry, ...] = ()
     also: tuple[ProblemEntry, ...] = ()
+    without: tuple[str, ...] = ()
     seeds: Annotated[int, Field(ge=1, le=MOST)] | tuple[NonNegativeInt, ...] = 1
     data_seeds: PositiveInt = 1
     budget: Budget
@@ -151,6 +153,8 @@ class Suite(Frozen):
 
     def algorithms(self, registry: Registry) -> tuple[AlgorithmEntry, ...]:
         if self.algorithm == "all":
+            for name in self.without:
+                registry.algorithm(name)  # an error, if there is none
             return tuple(AlgorithmEntry(name=name) for name in registry.algorithms)
         return self.algorithm
 
@@ -171,6 +175,8 @@ class Suite(Frozen):
         """None for what was named by both its names: that is tried, and told what is wrong."""
         if self.algorithm != "all" and self.problem != "all":
             return None
+        if self.algorithm == "all" and entry.name in self.without:
+            return "is not in this suite"
         return obstacle(registry.algorithm(entry.name).value, registry.problem(problem.key).value)
 
     def _specs(self, registry: Registry, problem: Spec) -> Iterator[tuple[Spec, str]]:

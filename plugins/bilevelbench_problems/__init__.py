@@ -11,10 +11,20 @@ from bilevelbench_problems.cosine_kappa import CosineKappa
 from bilevelbench_problems.distill import DistillDigits, DistillMNIST
 from bilevelbench_problems.gpt2_cleaning import GPT2Cleaning
 from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris
-from bilevelbench_problems.label_cleaning_agents import LabelCleaningDigitsAgents, LabelCleaningIrisAgents
+from bilevelbench_problems.label_cleaning_agents import (
+    CleaningFashionAgents,
+    CleaningMNISTAgents,
+    LabelCleaningDigitsAgents,
+    LabelCleaningIrisAgents,
+)
 from bilevelbench_problems.logcosh import LogCosh
 from bilevelbench_problems.logreg import LogRegBreastCancer, LogRegDigits, LogRegWine
-from bilevelbench_problems.logreg_agents import LogRegBreastCancerAgents, LogRegDigitsAgents, LogRegWineAgents
+from bilevelbench_problems.logreg_agents import (
+    LogRegBreastCancerAgents,
+    LogRegCovtypeAgents,
+    LogRegDigitsAgents,
+    LogRegWineAgents,
+)
 from bilevelbench_problems.logreg_covtype import LogRegCovtype
 from bilevelbench_problems.newsgroups import Newsgroups, NewsgroupsSynthetic
 from bilevelbench_problems.power_tail import PowerTail
@@ -36,7 +46,9 @@ def bilevelbench_problems() -> list[type[Problem]]:
         CleaningCNN,
         CleaningCNNDigits,
         CleaningFashion,
+        CleaningFashionAgents,
         CleaningMNIST,
+        CleaningMNISTAgents,
         ConvexToy,
         CosineKappa,
         DistillDigits,
@@ -50,6 +62,7 @@ def bilevelbench_problems() -> list[type[Problem]]:
         LogRegBreastCancer,
         LogRegBreastCancerAgents,
         LogRegCovtype,
+        LogRegCovtypeAgents,
         LogRegDigits,
         LogRegDigitsAgents,
         LogRegWine,

@@ -33,7 +33,7 @@ import torch
 from pydantic import PositiveInt, model_validator
 from torch import Tensor
 
-from bilevelbench import Constant, DataFile, bound, estimated
+from bilevelbench import Constant, DataFile, InvalidInput, bound, estimated
 from bilevelbench_problems.cross_entropy import Loss, Softmax
 from bilevelbench_problems.estimates import Levels, measured, top
 from bilevelbench_problems.images import FASHION_MNIST, MNIST, MNIST_5K, Images, fashion_mnist, mnist, mnist_5k
@@ -88,6 +88,11 @@ class ImageCleaning(Cleaning):
             drawn = torch.randint(self.classes, b.shape, generator=rng)
             given = torch.where(torch.rand(b.shape, generator=rng, dtype=torch.float64) < self.corruption, drawn, b)
             wrong = given != b
+        if not wrong.any():
+            raise InvalidInput(
+                f"corruption = {self.corruption:g} makes none of n_train = {self.n_train} labels wrong, and there is nothing "
+                "to find; take more of either"
+            )
         return (A, given), (V, val[1]), (T, test[1]), wrong
 
     @abstractmethod

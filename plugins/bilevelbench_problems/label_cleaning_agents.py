@@ -1,9 +1,10 @@
 """Label cleaning whose training and validation rows are dealt out to agents: f_i and g_i are means over agent i's.
 
-    label_cleaning_digits_agents, label_cleaning_iris_agents
+    label_cleaning_digits_agents, label_cleaning_iris_agents, cleaning_mnist_agents, cleaning_fashion_agents
 
-The problems are those of `label_cleaning`. Rows that do not divide evenly are left out. x has a weight for every row, and an
-agent's g_i moves those of its own rows alone; it holds the whole ridge. Constants and metrics are those of the mean problem.
+The problems are those of `label_cleaning` and `cleaning_images`. Rows that do not divide evenly are left out. x has a weight
+for every row, and an agent's g_i moves those of its own rows alone; it holds the whole ridge. Constants and metrics are those
+of the mean problem.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import torch
 from torch import Tensor
 
 from bilevelbench import Agents, FiniteSum, Instance, Rows, Shared
+from bilevelbench_problems.cleaning_images import CleaningFashion, CleaningMNIST
 from bilevelbench_problems.common import evenly
 from bilevelbench_problems.cross_entropy import Loss, cleaned_by
-from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris, Parts, Small
+from bilevelbench_problems.label_cleaning import Cleaning, LabelCleaningDigits, LabelCleaningIris, Parts
 from bilevelbench_problems.weighted_cross_entropy import Weighted
 
 _OF_F = ("f", "grad_f_x", "grad_f_y")
@@ -29,12 +31,12 @@ class _CleaningAgents(Shared):
     embedded = False  # every distributed method would start processes in `run --all`
 
     def _data(self) -> Parts:
-        train, val, test, wrong = cast(Small, super())._data()
+        train, val, test, wrong = cast(Cleaning, super())._data()
         train = evenly(train, self.agents)
         return train, evenly(val, self.agents), test, wrong[: len(train[1])]
 
     def _agents(self, train: Weighted, val: Loss) -> Agents:
-        return _dealt_out(train, val, self.agents)
+        return _dealt_out(train, val, self.agents, cast(Cleaning, self)._x0(train.n))
 
 
 class LabelCleaningDigitsAgents(_CleaningAgents, LabelCleaningDigits):
@@ -45,7 +47,15 @@ class LabelCleaningIrisAgents(_CleaningAgents, LabelCleaningIris):
     name = "label_cleaning_iris_agents"
 
 
-def _dealt_out(train: Weighted, val: Loss, agents: int) -> Agents:
+class CleaningMNISTAgents(_CleaningAgents, CleaningMNIST):
+    name = "cleaning_mnist_agents"
+
+
+class CleaningFashionAgents(_CleaningAgents, CleaningFashion):
+    name = "cleaning_fashion_agents"
+
+
+def _dealt_out(train: Weighted, val: Loss, agents: int, x0: Tensor) -> Agents:
     functions = cleaned_by(train, val)
 
     def local(i: int) -> Instance:
@@ -53,7 +63,7 @@ def _dealt_out(train: Weighted, val: Loss, agents: int) -> Agents:
         own: dict[str, Any] = {name: _among(one, of_f if name in _OF_F else of_g) for name, one in functions.items()}
         return Instance(
             **own,
-            x0=torch.zeros(1, train.n),
+            x0=x0,
             y0=torch.zeros(1, train.link.scores * train.p),
             noise=FiniteSum(n_f=len(of_f), n_g=len(of_g)),
             points="stack",

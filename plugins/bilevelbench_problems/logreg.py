@@ -56,7 +56,11 @@ class LogReg(Problem):
     """regulariser of every feature at the start"""
 
     def build(self) -> Instance:
-        return self._instance(self._split())
+        split = self._split()
+        return self._instance(split, self._agents(split))
+
+    def _agents(self, split: Sequence[tuple[Tensor, Tensor]]) -> Agents | None:
+        return None
 
     def _instance(self, split: Sequence[tuple[Tensor, Tensor]], agents: Agents | None = None) -> Instance:
         link, R = self._link(), Regulariser(self.reg_scale, self.per)

@@ -139,7 +139,13 @@ def test_offline_one_sentence_names_all_six(tmp_path, monkeypatch, url):
         for part in ("'numbers'", "path", "bundled", "package toy-data", system, str(cache_folder()), "network failed"):
             assert part in text
         assert ("Network is unreachable" if url else "no address is known") in text
-        assert "`bilevelbench data fetch numbers`" in text
+        for way in (
+            "`pip install --no-deps toy-data`",
+            "install the system package toy-numbers",
+            "set BILEVELBENCH_DATA to",
+        ):
+            assert way in text
+        assert ("`bilevelbench data fetch numbers`" in text) == bool(url), "without an address it would fetch nothing"
     assert "BILEVELBENCH_DATA is not set" in str(unset.value)
     assert f"BILEVELBENCH_DATA ({tmp_path}) does not hold toys/numbers.csv" in str(empty.value)
 

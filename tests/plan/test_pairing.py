@@ -7,6 +7,7 @@ import pytest
 from bilevelbench import FiniteSum
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
+from bilevelbench.errors import UnknownName
 from bilevelbench.plan import pairing
 from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite
 from bilevelbench.plan.trial import Budget
@@ -39,6 +40,15 @@ def test_method_whose_extra_is_not_installed_is_left_out_of_all(monkeypatch):
     assert ("tpe", "quadratic") in pairs(algorithm=(TPE,), problem="all")
     monkeypatch.setattr(pairing, "find_spec", lambda module: None)
     assert pairs(algorithm=(TPE,), problem="all") == set()
+
+
+def test_methods_that_a_suite_leaves_out_of_all_are_told_and_run_where_they_are_named():
+    short = Suite(budget=Budget(steps=1), without=("tpe",), problem=(QUADRATIC,))
+    assert {t.algorithm.name for t in short.trials(registry())} == {a for a, _ in pairs(problem=(QUADRATIC,))} - {"tpe"}
+    assert "tpe (is not in this suite: 1 problem)" in pairing.told(short.left_out(registry()))
+    assert len(short.model_copy(update={"algorithm": (TPE,)}).trials(registry())) == 1
+    with pytest.raises(UnknownName, match="unknown method 'tpee'; did you mean 'tpe'"):
+        Suite(budget=Budget(steps=1), without=("tpee",)).trials(registry())
 
 
 def test_what_is_left_out_is_said_once_with_its_reason():

@@ -16,7 +16,7 @@ import bilevelbench_problems.weighted_cross_entropy as weighted_cross_entropy
 import numpy as np
 import pytest
 import torch
-from bilevelbench_problems import CleaningFashion, CleaningMNIST, DistillMNIST
+from bilevelbench_problems import CleaningFashion, CleaningMNIST, CleaningMNISTAgents, DistillMNIST
 from bilevelbench_problems.images import PIXELS, Images
 from helpers import assert_conforms
 from plain_cleaning import PlainCleaning
@@ -224,9 +224,19 @@ def test_a_corruption_of_none_or_all_is_a_sentence(cls, corruption: float, said:
         cls(corruption=corruption)
 
 
+@pytest.mark.parametrize("labels", ["other", "uniform"])
+def test_a_corruption_that_moves_no_label_is_a_sentence(synthetic, labels: str) -> None:
+    said = (
+        "corruption = 0.001 makes none of n_train = 60 labels wrong, and there is nothing to find; take more of either"
+    )
+    with pytest.raises(InvalidInput, match=said):
+        CleaningMNIST(**FEW, corruption=0.001, labels=labels).build()
+
+
 def test_which_labels_are_wrong(synthetic) -> None:
     few = {"n_train": 200, "n_val": 40, "n_test": 50}
-    (_, right), *_ = CleaningMNIST(corruption=0.001, **few)._data()
+    train, *_ = made_up().split(CleaningMNIST(**few).generator(), *few.values())
+    right = made_up().labels[train]
     for labels in ("other", "uniform"):
         (_, given), _, _, wrong = CleaningMNIST(corruption=0.5, labels=labels, **few)._data()
         assert torch.equal(wrong, given != right)
@@ -316,6 +326,17 @@ def test_metrics_of_a_known_answer(synthetic) -> None:
     x = torch.stack([perfect, half, torch.full((60,), -1.0)])
     f1 = instance.metrics["f1"](x, torch.zeros(3, 7850)).flatten().tolist()
     assert f1 == pytest.approx([1, 2 * 0.5 / 1.5, 2 * 0.5 / 1.5])
+
+
+def test_agents_hold_rows_of_the_same_images_and_start_where_all_do(synthetic) -> None:
+    shared = CleaningMNISTAgents(**FEW, agents=3, start=-2.0).build()
+    whole = CleaningMNIST(**FEW, start=-2.0).build()
+    assert shared.dx == 60
+    assert shared.noise == FiniteSum(n_f=39, n_g=60)
+    x, y = normal(2, 60), normal(2, shared.dy, seed=1)
+    local = [shared.agents.local(i) for i in range(3)]
+    close(sum(one.grad_g_y(x, y) for one in local) / 3, whole.grad_g_y(x, y))
+    assert all(torch.equal(one.x0, whole.x0) for one in local)
 
 
 def test_pictures_are_of_the_lowest_and_the_highest_weights(synthetic) -> None:

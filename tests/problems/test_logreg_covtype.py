@@ -13,7 +13,7 @@ import bilevelbench_problems.logreg_covtype as module
 import numpy as np
 import pytest
 import torch
-from bilevelbench_problems import LogRegCovtype, LogRegWine
+from bilevelbench_problems import LogRegCovtype, LogRegCovtypeAgents, LogRegWine
 from helpers import assert_conforms
 from pydantic import ValidationError
 from scipy.optimize import minimize
@@ -108,6 +108,15 @@ def test_covtype_is_standardised_by_its_training_rows(covtype) -> None:
     assert A[:, live].std(0, correction=0).tolist() == pytest.approx([1] * 53)
     assert all((part[:, 7] == 0).all() for part in (A, V, T))
     assert sorted(set(b.tolist())) == list(range(7))
+
+
+def test_agents_hold_rows_of_the_same_table(covtype) -> None:
+    shared, whole = LogRegCovtypeAgents(n=600, agents=4).build(), LogRegCovtype(n=600).build()
+    assert shared.noise == whole.noise == FiniteSum(n_f=96, n_g=384)
+    x, y = normal(2, whole.dx), normal(2, whole.dy, seed=1)
+    local = [shared.agents.local(i) for i in range(4)]
+    close(sum(one.grad_g_y(x, y) for one in local) / 4, whole.grad_g_y(x, y))
+    assert local[0].noise == FiniteSum(n_f=24, n_g=96)
 
 
 def test_with_all_rows_the_sizes_are_those_of_the_published_benchmark() -> None:

@@ -53,7 +53,10 @@ class TPE(BoxSearch):
         seed = int(2**32 * float(oracle.uniform(1)))
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=self.startup)
         low, high = float(self.lower), float(self.upper)
-        box = {str(i): optuna.distributions.FloatDistribution(low, high) for i in range(oracle.dx)}
+        side = optuna.distributions.FloatDistribution(
+            low, high
+        )  # one for all, of which optuna then makes one copy per try
+        box = {str(i): side for i in range(oracle.dx)}
         study = optuna.create_study(sampler=sampler)
         for x, value in zip(*(part[: s.k, 0].tolist() for part in s.memory), strict=True):
             if all(low <= coordinate <= high for coordinate in x):
