@@ -32,6 +32,7 @@ def test_a_few_kills(tmp_path):
 
 
 @pytest.mark.long
-def test_five_hundred_kills_over_three_hundred_trials(tmp_path):
-    found = killed(tmp_path, trials=300, kills=500)
-    assert min(found[name] for name in ("run", "merge", "report", "leaderboard")) > 50
+@pytest.mark.parametrize("part", range(5))  # each takes minutes, and can be repeated alone
+def test_five_hundred_kills_over_three_hundred_trials(tmp_path, part):
+    found = killed(tmp_path, trials=300, kills=100)
+    assert min(found[name] for name in ("run", "merge", "report", "leaderboard")) > 10
