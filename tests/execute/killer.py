@@ -33,9 +33,12 @@ for module in (
     importlib.import_module(f"bilevelbench.{module}")
 
 
+PACK = 10  # trials: to read many small packs would take most of the time
+
+
 def sweep(trials: int) -> list[str]:
-    """A plan of so many trials, in packs of five."""
-    data_seeds = ",".join(map(str, range(trials // 5)))
+    """A plan of so many trials."""
+    data_seeds = ",".join(map(str, range(trials // PACK)))
     return [
         "run",
         "-a",
@@ -43,7 +46,7 @@ def sweep(trials: int) -> list[str]:
         "-p",
         f"quadratic[data_seed={data_seeds}]",
         "--seeds",
-        "5",
+        str(PACK),
         "--steps",
         "20",
         "--jobs",
@@ -146,7 +149,7 @@ def kill_all(folder: Path, trials: int, kills: int, seed: int) -> dict[str, int]
             killed[name] += ours.kill(name, rng.uniform(0, seconds[name] * (0.25 if name == "run" else 1.0)))
             ours.look(name)
             print(dict(killed), file=sys.stderr, flush=True)
-            if done == trials // 5 and rng.random() < 0.1:
+            if done == trials // PACK and rng.random() < 0.1:
                 break
         for name in ours.of:
             ours.finish(name)
