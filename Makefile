@@ -12,8 +12,8 @@ TUNING ?=
 EXECUTION ?=
 # What the page links to, such as LINKS="--repository https://example.org/bilevelbench --docs docs/index.html".
 LINKS ?=
-# Results of others, as they sent them in.
-SUBMITTED := $(filter-out leaderboard/results/official,$(wildcard leaderboard/results/*))
+# Results of others, as they sent them in; a folder with any other name could be taken for a command.
+SUBMITTED := $(shell ls leaderboard/results | grep -xE '[A-Za-z0-9][A-Za-z0-9_-]*' | grep -vx official | sed 's,^,leaderboard/results/,')
 
 .PHONY: run test test-slow test-slow-again test-quick soak coverage install install-locked lock bench lint leaderboard tuned timed page docs clean
 

@@ -1,7 +1,10 @@
 """Files of the repository that name versions, fragments and folders agree with each other."""
 
 import ast
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -144,6 +147,43 @@ def test_who_runs_code_of_strangers_may_write_nothing_and_who_may_write_runs_non
     for workflow in (runs, writes):  # what a stranger chose reaches a shell by the environment, not as part of a script
         (job,) = workflow["jobs"].values()
         assert not [step for step in job["steps"] if "${{" in step.get("run", "")]
+
+
+def _git(folder, *arguments):
+    names = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *names, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_workflow_tells_whoever_merges_what_it_did_not_verify(tmp_path):
+    """Its script, where somebody adds verdicts of his own, a link, commands as names, and official results."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "verify.yml").read_text(encoding="utf-8"))
+    (job,) = workflow["jobs"].values()
+    (script,) = [step["run"] for step in job["steps"] if step.get("id") == "verify"]
+    results, tool = tmp_path / "leaderboard" / "results", tmp_path / ".venv" / "bin" / "bilevelbench"
+    tool.parent.mkdir(parents=True)
+    tool.write_text('#!/bin/sh\ntest ! -e "$2/verify.json" && echo "verified $2" > table.md\n')
+    tool.chmod(0o755)
+    _git(tmp_path, "init", "-q")
+    _git(tmp_path, "commit", "-q", "--allow-empty", "-m", "before")
+    for name in ("official", "honest", "mallory", "x;touch harm", "$(touch harm)"):
+        (results / name).mkdir(parents=True)
+        (results / name / "pack").write_text(name)
+    (results / "mallory" / "verify.json").write_text("{}")
+    (results / "link").symlink_to("official")
+    _git(tmp_path, "add", "leaderboard")
+    _git(tmp_path, "commit", "-q", "-m", "theirs")
+    done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env={**os.environ, "NUMBER": "7"}, check=False)
+    assert done.returncode == 1
+    said = (tmp_path / "comment" / "body.md").read_text(encoding="utf-8")
+    assert said.count("verified leaderboard/results/") == 2  # honest and mallory, whose verdicts were taken away
+    for words in ("changes official results", "results/mallory/verify.json` says", "results/link` is a link"):
+        assert said.count(words) == 1, said
+    assert said.count("A folder of results is named with letters") == 2
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    show = ["make", "-s", "--eval", "show:;@printf '%s\\n' $(SUBMITTED)", "show"]
+    shown = subprocess.run(show, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert shown.split() == [f"leaderboard/results/{name}" for name in ("honest", "link", "mallory")]
+    assert not (tmp_path / "harm").exists()
 
 
 def test_the_guide_for_contributors_names_every_folder_and_no_other():

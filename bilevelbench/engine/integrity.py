@@ -23,7 +23,10 @@ _MODULES = (
         f"bilevelbench.model.{name}"
         for name in ("constants", "derivatives", "instance", "lanes", "linear_solvers", "noise", "queries", "rounding")
     ),
-    *(f"bilevelbench.engine.{name}" for name in ("curvature", "endings", "evaluator", "lane", "record", "setup")),
+    *(
+        f"bilevelbench.engine.{name}"
+        for name in ("curvature", "endings", "evaluator", "lane", "record", "sanity", "setup")
+    ),
     "bilevelbench.results.reached",
 )
 

@@ -11,6 +11,7 @@ from bilevelbench.errors import InvalidInput, suggestion
 from bilevelbench.plan.trial import Trial
 from bilevelbench.results.packs import json_text
 from bilevelbench.results.reached import certified, not_above
+from bilevelbench.results.schema import CURVE
 from bilevelbench.results.status import Status
 
 #: Some trials at one step, by column: a list each, of equal length.
@@ -18,6 +19,11 @@ Block = dict[str, list[Any]]
 
 #: Columns that say how stationary phi is, and whether the error bound of grad phi is still to be added.
 OF_PHI = {"grad_phi": True, "mean_grad_phi": True, "second_order_eps": False}
+
+#: What an evaluation measures and counts: no plugin may tell these instead, as a metric or as an extra.
+SEEN = frozenset({
+    *CURVE, *OF_PHI, "second_order_samples", "min_eigenvalue", "min_eigenvalue_error",
+})  # fmt: skip
 
 
 class Curve:

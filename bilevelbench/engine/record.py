@@ -15,6 +15,7 @@ from torch import Tensor
 from bilevelbench.engine.evaluator import NOT_CONVEX, Evaluation, Evaluator
 from bilevelbench.engine.lane import OF_PHI, Block, Curve, Lane
 from bilevelbench.engine.pictures import pictures_of
+from bilevelbench.engine.sanity import check_extras
 from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.engine.watch import Watch
 from bilevelbench.model.instance import Instance
@@ -228,7 +229,9 @@ class Record:
 
     def _seen(self, which: Sequence[int], x: Tensor, y: Tensor, state: Any, until: float) -> tuple[Block, bool]:
         """What there is to see there, and whether phi was solved for."""
-        seen, extras = self._evaluate(which, x, y, self.progress.timed(self.pack.algorithm.extras, state), until)
+        extras = self.progress.timed(self.pack.algorithm.extras, state)
+        check_extras(extras, self.pack.oracle.L)
+        seen, extras = self._evaluate(which, x, y, extras, until)
         meter, step = self.pack.oracle.meter, self.progress.step
         counts = meter.columns()
         lists: Block = {
@@ -238,15 +241,14 @@ class Record:
             samples = meter.sample_columns()
             lists["second_order_samples"] = [float(samples["second_order_samples"][i]) for i in which]
         tensors = {"phi": seen.phi, "grad_phi": seen.grad_phi, "grad_phi_error": seen.error, "g_y": seen.g_y}
-        # what follows the lanes that were asked for is padding
-        lists |= {
-            name: t.reshape(-1)[: len(which)].tolist() for name, t in {**tensors, **seen.further, **extras}.items()
-        }
+        # what follows the lanes that were asked for is padding; what a method tells never replaces what is measured
+        further = {**extras, **seen.further, **tensors}
+        lists = {name: t.reshape(-1)[: len(which)].tolist() for name, t in further.items()} | lists
         if self.schedule.mean:
             sums = self.noted.grad_sum.reshape(-1).tolist()
             lists["mean_grad_phi"] = [sums[i] / step if step else math.inf for i in which]
         self._claim(which, seen, lists)
-        return {"step": [step] * len(which), "seconds": [self.progress.seconds] * len(which), **lists}, seen.solved
+        return {**lists, "step": [step] * len(which), "seconds": [self.progress.seconds] * len(which)}, seen.solved
 
     def _claim(self, which: Sequence[int], seen: Evaluation, lists: Block) -> None:
         """Nothing that needs y*(x), from the first point on that shows a lower level which is not convex."""

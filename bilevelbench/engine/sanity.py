@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from bilevelbench.engine.lane import SEEN
 from bilevelbench.errors import BilevelbenchError, InvalidInput, MethodError, MissingConstant, faults
 from bilevelbench.model.constants import Constants
 from bilevelbench.model.constraints import check_projection
@@ -30,6 +32,8 @@ _PER_LANE_ERRORS = (
     "object cannot be interpreted as an integer",
 )
 
+_MOST_COLUMNS, _MOST_LETTERS = 100, 60  # that a plugin adds to the curve, and of the name of each
+
 
 @torch.no_grad()
 def check_instance(instance: Instance) -> None:
@@ -44,6 +48,8 @@ def check_instance(instance: Instance) -> None:
             raise InvalidInput(f"{name} has to be a tensor of shape (d,), or (L, d) for stacked data")
         if start.dtype != instance.x0.dtype:
             raise InvalidInput(f"{name} is {start.dtype} and x0 {instance.x0.dtype}; make both in the default dtype")
+    if fault := _names_fault(instance.metrics):
+        raise InvalidInput(f"`metrics` of the problem {fault}")
     if instance.project is not None:
         check_projection(instance.project, instance.x0)
     stacked = max(instance.x0.reshape(-1, instance.dx).shape[0], instance.y0.reshape(-1, instance.dy).shape[0])
@@ -109,11 +115,34 @@ def check_state(algorithm: Any, state: Any, oracle: Oracle, where: str) -> None:
         if not isinstance(value, Tensor) or tuple(value.shape) != (oracle.L, width):
             seen = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise MethodError(f"after `{where}` {name} is {seen}; ({oracle.L}, {width}) is wanted, one row per lane")
-    for name, column in {**algorithm.extras(state), "stopped": algorithm.stopped(state)}.items():
-        if column is not None and (not isinstance(column, Tensor) or tuple(column.shape) != (oracle.L, 1)):
-            raise MethodError(
-                f"`{name}` of the method has to be a tensor of shape ({oracle.L}, 1), one number per lane"
-            )
+    check_extras(algorithm.extras(state), oracle.L)
+    if (stopped := algorithm.stopped(state)) is not None:
+        _check_column("stopped", stopped, oracle.L)
+
+
+def check_extras(extras: Mapping[str, Tensor], lanes: int) -> None:
+    """At every evaluation, since a method may answer differently each time: columns of its own, a number for each lane."""
+    if fault := _names_fault(extras):
+        raise MethodError(f"`extras` of the method {fault}")
+    for name, column in extras.items():
+        _check_column(name, column, lanes)
+
+
+def _check_column(name: str, column: Any, lanes: int) -> None:
+    if not isinstance(column, Tensor) or tuple(column.shape) != (lanes, 1):
+        raise MethodError(f"`{name}` of the method has to be a tensor of shape ({lanes}, 1), one number per lane")
+
+
+def _names_fault(columns: Mapping[Any, Any]) -> str | None:
+    """Why these cannot be further columns of the curve, as the end of a sentence: a table has to be able to hold them."""
+    if len(columns) > _MOST_COLUMNS:
+        return f"has {len(columns)} columns; at most {_MOST_COLUMNS} are kept"
+    for name in columns:
+        if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or len(name) > _MOST_LETTERS:
+            return f"has the column {str(name)[:_MOST_LETTERS]!r}; name it with at most {_MOST_LETTERS} letters, digits and _"
+        if name in SEEN:
+            return f"has the column {name!r}, which is measured and not told; choose another name"
+    return None
 
 
 def explain(error: BaseException, plugin: type | None) -> str:

@@ -16,18 +16,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bilevelbench.errors import InvalidInput
+from bilevelbench.errors import StoreError
 from bilevelbench.execute.environment import environment
 from bilevelbench.execute.executor import Done, Execution, Pack, as_json, done_with
 from bilevelbench.execute.warden import Exit, Task, guard
 from bilevelbench.execute.workers import with_environment, worker_context
 from bilevelbench.processes import TIME_OVER, end_session, ignore_sigint_in_children
-from bilevelbench.results.packs import CorruptPack, pack_paths, read_pack, read_tables, to_parquet
+from bilevelbench.results.packs import pack_paths, read_pack, read_tables, to_parquet
 from bilevelbench.results.schema import runs_of
 from bilevelbench.results.status import Status
 from bilevelbench.results.store import Store
 
 _SPARE = 15.0  # seconds that a warden has beyond the limit of its pack, before it counts as stopped
+_ANSWER = 2000  # characters of a sentence that comes instead of rows
 _TAIL = 200  # characters of what was printed last that a failed row shows
 
 
@@ -69,9 +70,9 @@ class Containers:
             )
             how = self._watched(task)
             answer = Path(scratch) / "answer"
-            if answer.is_file():
-                raise InvalidInput(answer.read_text(encoding="utf-8"))
-            if how.code != 0 or not pack_paths(rows):
+            if answer.is_file():  # written beside the plugin's code: a reason why this pack failed, and nobody else's
+                raise Ended(Exit(None, f"could not run it: {_text(answer)[:_ANSWER]}", how.output))
+            if how.code != 0:
                 raise Ended(how)
             return _stored(rows, pack, store, how)
 
@@ -138,10 +139,12 @@ def _text(file: Path) -> str:
 def _stored(rows: Path, pack: Pack, store: Store, how: Exit) -> Done:
     """Put what the trial's process has written into the store, after reading it as closely as anything else is read."""
     try:
-        (path,) = pack_paths(rows)
+        if not (paths := pack_paths(rows)):
+            raise Ended(how)
+        (path,) = paths
         found = read_pack(path)
         _, curve = read_tables(path, found.record)
-    except (CorruptPack, ValueError) as error:
+    except (StoreError, ValueError) as error:
         raise Ended(Exit(None, "handed over rows that cannot be right", how.output)) from error
     if found.trial_ids != sorted(trial.id for trial in pack):
         raise Ended(Exit(None, "handed over rows of other trials", how.output))

@@ -177,8 +177,8 @@ def done_with(rows: Sequence[Mapping[str, Any]]) -> Done:
     """What there is to tell of a pack with these rows."""
     best: dict[str, tuple[str, float]] = {}
     for row in rows:
-        value = row.get("best_grad_phi", float("nan"))
-        if value < best.get(row["problem"], ("", float("inf")))[1]:
+        value = row.get("best_grad_phi")
+        if value is not None and value < best.get(row["problem"], ("", float("inf")))[1]:
             best[row["problem"]] = row["label"] or row["algorithm"], value
     return Done(len(rows), tuple(row["status"] for row in rows), best)
 

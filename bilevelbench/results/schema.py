@@ -59,6 +59,8 @@ MEASURED = frozenset({"seconds", "peak_memory", "pack_lanes"})
 #: What differs between two runs of one trial, since a message may tell such numbers; every other column is the same.
 VOLATILE = MEASURED | {"message"}
 
+_MOST_MESSAGE = 4000  # characters
+
 #: A default would invent the identity of a trial.
 _REQUIRED = {"runs": ("trial_id", "algorithm", "problem", "seed", "status"), "curve": ("trial_id", "step")}
 
@@ -129,10 +131,19 @@ def runs_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
             if name not in RUNS:
                 raise InvalidInput(f"`runs` has no column {name!r}{suggestion(name, RUNS)}")
     columns = {name: [row.get(name) for row in rows] for name in RUNS}
+    columns["message"] = [_short(message) for message in columns["message"]]
     columns["schema_version"] = [row.get("schema_version", SCHEMA_VERSION) for row in rows]
     for status in set(columns["status"]) - {None, "", *Status}:
         raise InvalidInput(f"unknown status {status!r}{suggestion(str(status), map(str, Status))}")
     return _typed("runs", columns, RUNS)
+
+
+def _short(message: Any) -> Any:
+    """A plugin's exception may tell a whole tensor, and with a longer text nobody would read the table."""
+    if not isinstance(message, str) or len(message) <= _MOST_MESSAGE:
+        return message
+    half = _MOST_MESSAGE // 2
+    return f"{message[:half]} [{len(message) - 2 * half:,} characters are left out here] {message[-half:]}"
 
 
 def curve_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:

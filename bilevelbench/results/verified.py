@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 from bilevelbench.errors import faults
 from bilevelbench.results.files import replace_file
 from bilevelbench.results.packs import pack_paths
-from bilevelbench.untrusted import Refused, read_bytes
+from bilevelbench.untrusted import MOST_JSON, Refused, read_bytes
 
 VERIFY = "verify.json"
 _MOST_BYTES = 2**24
@@ -75,8 +75,8 @@ def sums(folder: Path) -> dict[str, str]:
     found = {}
     for path in pack_paths(folder):
         try:
-            found[path.name] = hashlib.sha256((path / "pack.json").read_bytes()).hexdigest()
-        except OSError:
+            found[path.name] = hashlib.sha256(read_bytes(path / "pack.json", folder, MOST_JSON)).hexdigest()
+        except Refused:
             found[path.name] = ""
     return found
 

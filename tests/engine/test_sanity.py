@@ -12,6 +12,8 @@ from torch import Tensor
 
 import bilevelbench
 from bilevelbench import Algorithm, Instance, Oracle, PerLane, Problem, dot
+from bilevelbench.engine.lane import SEEN
+from bilevelbench.plan.trial import Schedule
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,21 @@ class Naive(Algorithm):
         return State(s.x - self.eta * f_x, s.y - self.eta * f_y)
 
     def extras(self, s: State) -> dict[str, Tensor]:
-        return {"n": 1.0} if self.mistake == "extras" else {}
+        one = torch.ones(len(s.x), 1, dtype=s.x.dtype)
+        return EXTRAS.get(self.mistake, lambda *_: {})(one, s.x)
+
+
+#: What a method may not put on its curve.
+EXTRAS = {
+    "extras": lambda one, x: {"n": 1.0},
+    "measured": lambda one, x: {"grad_phi": 0 * one},
+    "counted": lambda one, x: {"cost": 0 * one},
+    "control": lambda one, x: {"a\x1b[31m": one},
+    "half": lambda one, x: {"\udcff": one},
+    "number": lambda one, x: {3: one},
+    "long": lambda one, x: {"n" * 61: one},
+    "many": lambda one, x: {f"n{i}": one for i in range(101)},
+}
 
 
 @pytest.mark.parametrize(
@@ -88,6 +104,13 @@ class Naive(Algorithm):
         ("repeat", "a loop length is a whole number or an (L, 1) tensor; got 2.5"),
         ("mask", "a loop length is (4, 1), one number per lane; got a tensor of shape (4,)"),
         ("extras", "`n` of the method has to be a tensor of shape (4, 1)"),
+        ("measured", "`extras` of the method has the column 'grad_phi', which is measured and not told"),
+        ("counted", "`extras` of the method has the column 'cost', which is measured and not told"),
+        ("control", "has the column 'a\\x1b[31m'; name it with at most 60 letters, digits and _"),
+        ("half", "has the column '\\udcff'; name it with"),
+        ("number", "has the column '3'; name it with"),
+        ("long", "name it with at most 60 letters"),
+        ("many", "has 101 columns; at most 100 are kept"),
     ],
 )
 def test_mistake_in_a_method_is_explained(mistake, said):
@@ -124,6 +147,8 @@ class Careless(Problem):
                 f = lambda x, y: dot(y, y).float()  # noqa: E731
             case "start":
                 x0 = [1.0, 2.0]
+            case "measured":
+                extra = {"metrics": {"phi": lambda x, y: 0 * dot(x, x)}}
         return Instance(
             f=f, g=g, x0=torch.as_tensor(x0), y0=y0, constants={"L_g": 1.0, "mu": 1.0, "L_phi": 1.0}, **extra
         )
@@ -138,6 +163,7 @@ class Careless(Problem):
         ("derivative", "grad_g_y returned shape (3, 1) for 3 lanes; (3, 3) is wanted"),
         ("numpy", "f returned float, not a tensor"),
         ("dtype", "f returned torch.float32 for inputs of torch.float64"),
+        ("measured", "`metrics` of the problem has the column 'phi', which is measured and not told"),
     ],
 )
 def test_mistake_in_a_problem_is_explained(mistake, said):
@@ -180,3 +206,24 @@ def test_when_keeps_a_lane_apart_from_its_pack_and_a_python_if_does_not(python_i
     packed = bilevelbench.run(methods, "quadratic[dim_x=3]", steps=8).runs["last_grad_phi"].tolist()
     alone = [bilevelbench.run(m, "quadratic[dim_x=3]", steps=8).runs["last_grad_phi"].item() for m in methods]
     assert (packed == alone) is not python_if
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"grad_phi": torch.zeros(4, 1)}, {"n": torch.zeros(0, 1)}], ids=["measured", "shape"]
+)
+def test_extras_are_looked_at_every_time(monkeypatch, wrong):
+    """A method may answer differently when the first step is over."""
+    asked = []
+    monkeypatch.setitem(EXTRAS, "late", lambda *_: wrong if len(asked) > 6 else asked.append(1) or {})
+    row = bilevelbench.run(Naive(mistake="late"), "quadratic[dim_x=5]", steps=20).runs.iloc[0]
+    assert (row["status"], len(asked)) == ("error", 7)
+    assert f"`{next(iter(wrong))}`" in row["message"].replace("'", "`")
+
+
+def test_every_measured_column_is_known_as_such():
+    """`ba` has no extras of its own; all that can be measured is."""
+    schedule = Schedule(mean=True, second_order=True)
+    for problem, metrics in (("saddle", {"escaped"}), ("quadratic_sum", {"distance"})):
+        curve = bilevelbench.run("ba", problem, steps=1, schedule=schedule).curve
+        assert set(curve.columns) - metrics <= SEEN
+        assert len(curve.columns) > 12

@@ -33,9 +33,12 @@ for module in (
     importlib.import_module(f"bilevelbench.{module}")
 
 
+PACK = 10  # trials: to read many small packs would take most of the time
+
+
 def sweep(trials: int) -> list[str]:
-    """A plan of so many trials, in packs of five."""
-    data_seeds = ",".join(map(str, range(trials // 5)))
+    """A plan of so many trials."""
+    data_seeds = ",".join(map(str, range(trials // PACK)))
     return [
         "run",
         "-a",
@@ -43,12 +46,16 @@ def sweep(trials: int) -> list[str]:
         "-p",
         f"quadratic[data_seed={data_seeds}]",
         "--seeds",
-        "5",
+        str(PACK),
         "--steps",
         "20",
         "--jobs",
         "0",
     ]
+
+
+#: Of eight kills each command has so many: those that take long have fewer.
+SHARES = {"run": 3, "merge": 3, "report": 1, "leaderboard": 1}
 
 
 class Commands:
@@ -135,18 +142,19 @@ def kill_all(folder: Path, trials: int, kills: int, seed: int) -> dict[str, int]
         (folder / f"round{rounds}").mkdir()
         while killed.total() < kills:
             done = len(list(ours.store.glob("packs/[0-9a-f]*")))
-            # those that take long less often
-            (name,) = rng.choices(list(ours.of), [3, 3, 1, 1] if done else [1, 0, 0, 0])
+            # as often as is left of its share; the others have nothing to read before the first pack
+            left = [max(share * kills / 8 - killed[name], 0.0) for name, share in SHARES.items()]
+            (name,) = rng.choices(list(SHARES), left) if done else ["run"]
             # of a run a few packs at a time, so that it is killed at every length
             killed[name] += ours.kill(name, rng.uniform(0, seconds[name] * (0.25 if name == "run" else 1.0)))
             ours.look(name)
             print(dict(killed), file=sys.stderr, flush=True)
-            if done == trials // 5 and rng.random() < 0.1:
+            if done == trials // PACK and rng.random() < 0.1:
                 break
         for name in ours.of:
             ours.finish(name)
-        left = [path.name for path in ours.site.parent.iterdir() if path.name.startswith(".")]
-        assert not left, f"killed commands have left {left} behind"
+        hidden = [path.name for path in ours.site.parent.iterdir() if path.name.startswith(".")]
+        assert not hidden, f"killed commands have left {hidden} behind"
         for store in (ours.store, ours.merged):
             equal(store, undisturbed.store)
         assert len(load_results(ours.store).runs) == trials

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import psutil
+import pyarrow as pa
 import pytest
 from helpers import cli, is_running
 from helpers import trial as named_trial
@@ -17,12 +19,14 @@ from test_kill import start, workers
 from bilevelbench import api
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import InvalidInput
+from bilevelbench.execute.contained import Ended, _stored
 from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.isolation import missing
 from bilevelbench.execute.run import run_trials
-from bilevelbench.execute.warden import PROCESSES, TOO_LARGE, Printed
+from bilevelbench.execute.warden import PROCESSES, TOO_LARGE, Exit, Printed
 from bilevelbench.plan.trial import Budget, Spec
 from bilevelbench.plan.trials import make_trial
+from bilevelbench.results.schema import curve_of, runs_of
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
 
@@ -51,6 +55,7 @@ CAUGHT = {
     "segfaults": ("error", "its worker process was killed by signal SIGSEGV in the middle of the trial"),
     "reads_stdin": ("error", "EOFError"),
     "patches_json": ("error", "its worker process handed over rows that cannot be right"),
+    "speaks_for_runner": ("error", "its worker process could not run it: nobody may go on \ufffdxxx"),
     "kills_parent": ("error", "its worker process was killed by signal SIGKILL in the middle of the trial"),
 }
 
@@ -333,6 +338,42 @@ def test_isolated(tmp_path):
         wanted.append("network refused")
     assert set(wanted) <= set(record["output"].splitlines())
     assert not Path("here").exists()
+
+
+# ---- what a plugin's process hands over
+
+
+def handed(folder, trial, **columns):
+    """Rows as a plugin's process may write them, with the right ids; None is no number at all."""
+    told = {
+        name: getattr(trial, name)
+        for name in ("seed", "dtype", "plugin", "plugin_version", "problem_plugin", "problem_plugin_version")
+    }
+    told |= {"trial_id": trial.id, "algorithm": trial.algorithm.name, "problem": trial.problem.name, "status": "error"}
+    runs = runs_of([told | {"problem_params": json.dumps(trial.problem.params), "message": "x"} | columns])
+    for name in (name for name, value in columns.items() if value is None):
+        at = runs.schema.get_field_index(name)
+        runs = runs.set_column(at, runs.schema.field(at), pa.nulls(1, runs.schema.field(at).type))
+    record = {"trials": [{"id": trial.id, **trial.model_dump(mode="json")}]}
+    Store(folder).add_tables(runs, curve_of({"trial_id": [], "step": []}), record)
+
+
+@pytest.mark.parametrize("columns", [{}, {"best_grad_phi": None}, {"message": "\u00e9" * 45_000}])
+def test_what_is_handed_over_and_stored_can_be_read(tmp_path, columns):
+    trial = named_trial("f2ba", "quadratic[dim_x=3]", steps=2)
+    handed(tmp_path / "rows", trial, **columns)
+    done = _stored(tmp_path / "rows", (trial,), Store(tmp_path / "out"), Exit(0, output="é" * 60_000))
+    assert done.statuses == ("error",)
+    results = load_results(tmp_path / "out")
+    assert (results.warnings, len(results.runs)) == ([], 1)
+
+
+def test_a_folder_that_cannot_be_listed_is_its_own_failure(tmp_path):
+    (tmp_path / "rows").symlink_to(tmp_path / "rows")
+    trial = named_trial("f2ba", "quadratic[dim_x=3]", steps=2)
+    with pytest.raises(Ended) as ended:
+        _stored(tmp_path / "rows", (trial,), Store(tmp_path / "out"), Exit(0))
+    assert ended.value.how.cause == "handed over rows that cannot be right"
 
 
 def test_isolation_needs_a_process():

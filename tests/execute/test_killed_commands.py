@@ -28,10 +28,11 @@ def killed(folder, trials, kills):
 
 @pytest.mark.slow  # test_kill.py kills a run always
 def test_a_few_kills(tmp_path):
-    killed(tmp_path, trials=15, kills=10)
+    killed(tmp_path, trials=30, kills=10)
 
 
 @pytest.mark.long
-def test_five_hundred_kills_over_three_hundred_trials(tmp_path):
-    found = killed(tmp_path, trials=300, kills=500)
-    assert min(found[name] for name in ("run", "merge", "report", "leaderboard")) > 50
+@pytest.mark.parametrize("part", range(10))  # each takes minutes, and can be repeated alone
+def test_five_hundred_kills_over_three_hundred_trials(tmp_path, part):
+    found = killed(tmp_path, trials=300, kills=50)
+    assert min(found[name] for name in ("run", "merge", "report", "leaderboard")) >= 5

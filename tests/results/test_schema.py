@@ -167,3 +167,12 @@ def test_reading_results_does_not_import_torch():
 def test_a_table_that_claims_to_be_of_schema_1_need_not_be():
     runs, _ = schema.upgrade(schema.runs_frame([]), schema.curve_frame([]), version=1)
     assert "samples" not in runs
+
+
+def test_a_long_message_is_cut_in_the_middle():
+    """A text beyond the limit of what is read would make the whole pack unreadable."""
+    (message,) = runs_frame([row(message="begin " + "\u00e9" * 300_000 + " end")])["message"]
+    assert len(message) < 5000
+    assert message.startswith("begin ")
+    assert "characters are left out here" in message
+    assert message.endswith(" end")

@@ -502,6 +502,10 @@ def test_the_file_is_about_the_packs_that_were_verified(honest, tmp_path):
     verdicts, note = read_verified(folder)
     assert verdicts == {}
     assert "is about other packs than those in the folder" in note
+    record = next((folder / "packs").iterdir()) / "pack.json"
+    record.unlink()
+    record.symlink_to("/dev/zero")  # which has no end
+    assert "is about other packs than those in the folder" in read_verified(folder)[1]
     (folder / "verify.json").write_text('{"seed": -1}')
     assert "is not a verification" in read_verified(folder)[1]
 
