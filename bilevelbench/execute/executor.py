@@ -147,16 +147,18 @@ def from_json(dumps: Sequence[dict[str, Any]]) -> Pack:
     return tuple(Trial.model_validate(dump) for dump in dumps)
 
 
-def run_and_store(pack: Pack, store: Store, registry: Registry) -> Done:
-    """Run one pack in this process and put it into the store."""
+def run_and_store(pack: Pack, store: Store, registry: Registry, timed: bool = False) -> Done:
+    """Run one pack in this process and put it into the store; `timed` says that no other one runs beside it."""
     own = os.getpid()
     result = run_pack(pack, registry)
     if os.getpid() != own:  # a copy of this process that a method has forked and left to run on
         os._exit(0)
-    return store_result(result, pack, store, registry)
+    return store_result(result, pack, store, registry, timed=timed)
 
 
-def store_result(result: PackResult, pack: Pack, store: Store, registry: Registry, output: str = "") -> Done:
+def store_result(
+    result: PackResult, pack: Pack, store: Store, registry: Registry, output: str = "", timed: bool = False
+) -> Done:
     """Put a pack's rows into the store, with what was printed meanwhile, if anyone kept that."""
     runs, curve = runs_of(result.runs), curve_of(result.curve.columns)
     record = {
@@ -168,6 +170,7 @@ def store_result(result: PackResult, pack: Pack, store: Store, registry: Registr
         "total_seconds": result.total_seconds,
         **({"pictures": result.pictures} if result.pictures else {}),
         **({"output": output} if output else {}),
+        **({"timed": True} if timed else {}),
     }
     store.add_tables(runs, curve, record)
     return done_with(result.runs)

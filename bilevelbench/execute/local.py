@@ -116,14 +116,15 @@ class LocalExecutor(Executor):
                         if not again:
                             cause = error.how.cause or cause_of_death(code)
                             row = lost(pack[0], cause, code, printed_last(output))
-                            yield store_result(row, pack, store, self.registry, output)
+                            yield store_result(row, pack, store, self.registry, output, self.execution.timed)
                     except (ProcessExpired, CancelledError) as error:
                         false_starts = 0
                         code = getattr(error, "exitcode", None)
                         again = retry.again(pack, killed=killed_externally(code))
                         waiting |= {self._submit(part, store): part for part in again}
                         if not again:
-                            yield store_result(lost(pack[0], cause_of_death(code), code), pack, store, self.registry)
+                            row = lost(pack[0], cause_of_death(code), code)
+                            yield store_result(row, pack, store, self.registry, timed=self.execution.timed)
                     except BrokenProcessPool:  # no worker lived long enough to take a pack: all wait for a new pool
                         false_starts += 1
                         pooled = [pack, *(other for other in waiting.values() if not other[0].strangers)]
@@ -142,7 +143,7 @@ class LocalExecutor(Executor):
     def _submit(self, pack: Pack, store: Store) -> Any:
         limit = _limit(pack, self.execution.grace)
         with ignore_sigint_in_children():
-            return self._pool.schedule(_work, args=(as_json(pack), str(store.folder), limit))
+            return self._pool.schedule(_work, args=(as_json(pack), str(store.folder), limit, self.execution.timed))
 
     def _contain(self, pack: Pack, store: Store) -> Any:
         if self._containers is None:
@@ -170,7 +171,7 @@ def _new_pool(size: int, memory: float | None) -> Any:
     return ProcessPool(max_workers=size, initializer=begin, initargs=(memory,), context=worker_context())
 
 
-def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) -> Done | str:
+def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None, timed: bool = False) -> Done | str:
     """A sentence instead of an exception: not every exception survives the way to another process."""
     in_time = None if limit is None else end_after(limit)
     try:
@@ -185,7 +186,7 @@ def _work(dumps: list[dict[str, Any]], folder: str, limit: float | None = None) 
                     f"{named.name} has version {entry.version} in its worker and {version} in the plan: it was changed "
                     "while it was being run, or is another one there; run the same command again with one version"
                 )
-        return run_and_store(pack, Store(folder), known)
+        return run_and_store(pack, Store(folder), known, timed)
     except BilevelbenchError as error:
         return str(error)
     except Exception as error:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bilevelbench.leaderboard.clock import TIMED, by_clock
 from bilevelbench.report.analysis.coinciding import Merged, coinciding, curve_numbers
 from bilevelbench.report.analysis.intervals import DRAWS, rank_intervals
 from bilevelbench.report.analysis.ranking import (
@@ -91,6 +92,7 @@ def make_board(
     part = _on(results, titles)
     numbers = curve_numbers(part)
     merged = coinciding(part, numbers)
+    part = by_clock(part) if mode == TIMED else part  # who coincides is told by what they asked for
     runs, table = titled(part.runs), merged.one_each(costs(part, TARGETS))
     full = {1.0} | ({ratio} if ratio else set())
     prices = {w: DRAWS if w in full else _DRAWS for w in sorted({*WEIGHTS, *full})}
@@ -115,7 +117,7 @@ def make_board(
     rows["attempts"] = met.size().reindex(rows["method"], fill_value=0).to_numpy()
     rows["label"] = [merged.label(method) for method in rows["method"]]
     within = _within(table, prices, oracles or {})
-    notes = [*(merged.sentence(method) for method in sorted(merged.members)), *start_notes(part)]
+    notes = start_notes(part)
     curves = int(numbers.nunique())
     times = expected_running_time(table, runs)
     return Board(
@@ -173,7 +175,7 @@ def sparklines(results: Results, titles: Sequence[str]) -> dict[str, list[float]
     curve = curve[np.isfinite(curve["grad_phi"]) & (curve["grad_phi"] > 0)]
     ends = curve.groupby(curve["trial_id"].map(title_of))["cost"].max().to_dict()
     gathered: dict[str, list[np.ndarray]] = {}
-    grids = {title: np.geomspace(1.0, max(float(end), 2.0), _SPARK) for title, end in ends.items()}
+    grids = {title: _log_scale(float(end)) for title, end in ends.items()}
     cost, norm = curve["cost"].to_numpy(dtype=float), curve["grad_phi"].to_numpy(dtype=float)
     counts = curve["_counts"].to_numpy(dtype=bool)
     for trial_id, places in curve.groupby("trial_id", sort=False).indices.items():
@@ -183,6 +185,12 @@ def sparklines(results: Results, titles: Sequence[str]) -> dict[str, list[float]
         place = np.clip(np.searchsorted(at, grid, side="right") - 1, 0, None)
         gathered.setdefault(str(method), []).append(np.log10(values[place] / values[0]))
     return {method: [float(v) for v in np.median(np.vstack(rows), 0)] for method, rows in gathered.items()}
+
+
+def _log_scale(end: float) -> np.ndarray:
+    """From one call, or a thousandth of an end that is small, as one in seconds is."""
+    start = min(1.0, max(end, 1e-6) / 1000)
+    return np.geomspace(start, max(end, 2 * start), _SPARK)
 
 
 def curves(
@@ -219,9 +227,14 @@ def curves(
                     }
                 )
             if trials:
-                suffix = " (tuned)" if mode == "tuned" else ""
-                methods.append({"name": f"{method}{suffix}", "look": looks[str(method)], "trials": trials})
+                name = curve_name(str(method), mode)
+                methods.append({"name": name, "look": looks[str(method)], "trials": trials})
     return {"methods": methods, "measures": list(measures)}
+
+
+def curve_name(method: str, mode: str) -> str:
+    """What the scripts call a curve: methods stand on several boards."""
+    return method if mode == "default" else f"{method} ({mode})"
 
 
 def json_value(value: Any) -> Any:

@@ -20,10 +20,11 @@ from typing import Any
 import pandas as pd
 
 from bilevelbench.errors import BilevelbenchError, StoreError
+from bilevelbench.leaderboard.clock import TIMED, timed_trials
 from bilevelbench.leaderboard.facts import merged_facts, read_facts
 from bilevelbench.leaderboard.names import Names
 from bilevelbench.report.analysis.rates import RateTable, in_order, read_rates
-from bilevelbench.report.analysis.tuning import TUNING, tuned_trials
+from bilevelbench.report.analysis.tuning import TUNING, Tuning, read_tuning, tuned_trials
 from bilevelbench.report.analysis.verdicts import ExperimentOutcome, find_outcomes
 from bilevelbench.report.text import printable
 from bilevelbench.results.compare import Witness, witnesses
@@ -33,7 +34,7 @@ from bilevelbench.results.tables import load_results
 from bilevelbench.results.verified import TrialVerdict, read_verified
 from bilevelbench.untrusted import parameters
 
-MODES = {"default": "out of the box", "tuned": "tuned"}
+MODES = {"default": "out of the box", "tuned": "tuned", TIMED: "by the clock"}
 
 #: The folder whose folders are trusted.
 OFFICIAL = "official"
@@ -44,7 +45,8 @@ class Material:
     """Results by mode, rate tables, facts, experiments, and a sentence for whatever could not be used.
 
     `verdicts` and `places` are those of trials, by id: whether one was verified, and the folder that it is in. `foreign` are
-    the methods that facts and rates are not about, although they may have a name that is described there.
+    the methods that facts and rates are not about, although they may have a name that is described there. `searches` are those
+    of tuned boards, each with the trials that its parameters were run in.
     """
 
     results: dict[str, Results]
@@ -55,10 +57,11 @@ class Material:
     verdicts: dict[str, TrialVerdict] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
+    searches: list[tuple[frozenset[str], Tuning]] = field(default_factory=list)
 
 
 def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
-    """The results of `folders`, as tuned where their trials say so and else out of the box; those of `tuned` as tuned."""
+    """The results of `folders`, as tuned or timed where they say so and else out of the box; those of `tuned` as tuned."""
     named = [(mode, path) for mode, paths in (("default", folders), ("tuned", tuned)) for path in dict.fromkeys(paths)]
     sent = sent_in([path for _, path in named])
     collection = _Collection()
@@ -86,6 +89,7 @@ class _Collection:
         self.places: dict[str, str] = {}
         self.names = Names()
         self.accepted: list[Witness] = []
+        self.searches: list[tuple[frozenset[str], Tuning]] = []
 
     def add_official(self, mode: str, path: Path) -> None:
         if (path / "facts.json").is_file():
@@ -101,6 +105,8 @@ class _Collection:
             self.experiments += outcomes
             self.notes += unusable
             self._take(mode, path, replace(stored, runs=self.names.official(stored.runs)), outcomes)
+            if (tuning := read_tuning(path)) is not None:
+                self.searches.append((frozenset(stored.runs["trial_id"]), tuning))
 
     def add_sent(self, mode: str, path: Path) -> None:
         stored = load_results(path)
@@ -128,14 +134,16 @@ class _Collection:
         board = _without(stored, outcomes) if mode == "default" else stored
         chosen = set(board.runs["trial_id"]) if mode == "tuned" else tuned_trials(board)
         self.found["tuned"].append((path, board.only(chosen)))
+        alone = timed_trials(board) - chosen
+        self.found[TIMED].append((path, board.only(alone)))
         if not (path / TUNING).is_file():
-            self.found["default"].append((path, board.without(chosen)))
+            self.found["default"].append((path, board.without(chosen | alone)))
 
     def material(self) -> Material:
         results = {mode: combine(parts) for mode, parts in self.found.items()}
         return Material(
             results, in_order(self.rates), self.facts, self.notes, self.experiments, self.verdicts, self.places,
-            frozenset(self.names.foreign),
+            frozenset(self.names.foreign), self.searches,
         )  # fmt: skip
 
 

@@ -18,10 +18,14 @@ from bilevelbench.untrusted import slug
 
 def scripts(site: Site) -> dict[str, str]:
     head = "window.BILEVELBENCH = window.BILEVELBENCH || {};\nwindow.BILEVELBENCH."
-    labels = {b.merged.label(first): first for b in site.boards for first in b.merged.members}
+    merged = {b.merged.label(first): b.merged.of(first) for b in site.boards for first in b.merged.members}
+    titles = {label: " = ".join(site.kinds[name]["title"] for name in names) for label, names in merged.items()}
     data = {
         "boards": {b.key: for_scripts(b) for b in site.boards},
-        "looks": {**site.looks, **{label: site.looks[first] for label, first in labels.items()}},
+        "looks": {
+            **site.looks,
+            **{label: {**site.looks[merged[label][0]], "title": title} for label, title in titles.items()},
+        },
     }
     out = {"data/board.js": f"{head}board = {script_json(data)};\n"}
     drawn = site.drawn()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from bilevelbench.leaderboard.boards import Board
+from bilevelbench.leaderboard.boards import Board, curve_name
 from bilevelbench.report.analysis.ranking import by_problem, medians, power, uncounted, wins
 from bilevelbench.report.analysis.summary import span
 from bilevelbench.report.text import number, superscripts
@@ -26,6 +26,12 @@ def ratio_text(ratio: float) -> str:
     return f"{ratio:.1f}" if ratio < 10 else number(ratio)
 
 
+def short_names(problems: Sequence[str]) -> list[str]:
+    """Problems without their parameters, where that tells them apart: a column of the board has no room for more."""
+    short = [problem.partition("[")[0] for problem in problems]
+    return [name if short.count(name) == 1 else problem for name, problem in zip(short, problems, strict=True)]
+
+
 def heat_map(one: Board, problem_file: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     """By method a cell for each problem: its text, colour, what a reader is told beside it and where its curve is."""
     ratios, times = by_problem(one.costs), _running_times(one)
@@ -34,7 +40,7 @@ def heat_map(one: Board, problem_file: Mapping[str, str]) -> dict[str, list[dict
     middle = middle.reindex(columns=list(one.rows["method"]), fill_value=0)  # also where nothing is counted
     out: dict[str, list[dict[str, Any]]] = {}
     for method in one.rows["method"]:
-        names = [name + (" (tuned)" if one.mode == "tuned" else "") for name in one.merged.of(method)]
+        names = [curve_name(name, one.mode) for name in one.merged.of(method)]
         state = urlencode([("m", name) for name in names])
         cells = []
         for problem in one.problems:

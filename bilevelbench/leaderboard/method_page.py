@@ -8,7 +8,7 @@ from typing import Any
 from bilevelbench.leaderboard.claims import rate_plot, rate_row
 from bilevelbench.leaderboard.collect import MODES, readable_parameters
 from bilevelbench.leaderboard.fragments import grouped
-from bilevelbench.leaderboard.settings import SETTINGS
+from bilevelbench.leaderboard.settings import SETTINGS, budget_words
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.summary import ACCURACIES, cost_text
 from bilevelbench.report.text import printable
@@ -42,6 +42,10 @@ class MethodPages:
             ],
             "method",
         )
+        self._budgets = {
+            f"{SETTINGS[setting].name}, {MODES[mode]}": budget_words(part, part.runs["trial_id"])
+            for (mode, setting), part in site.parts.items()
+        }
         self._failures = grouped(site.failures, "method")
         self._environments = grouped(site.environments, "method")
 
@@ -68,6 +72,7 @@ class MethodPages:
         return {
             "method": method, "kind": kind, "fact": site.fact(method, kind["algorithm"]),
             "results": results, "params": params, "rates": rates, "standing": self._standing.get(method, []),
+            "budgets": {row["mode"]: self._budgets[row["mode"]] for row in results},
             "failures": self._failures.get(method, []), "environments": self._environments.get(method, []),
             "plugin": ", ".join(sorted(self._plugins[method])), "source": site.links.source(kind["source"]),
         }  # fmt: skip

@@ -11,10 +11,11 @@ from markupsafe import Markup
 from bilevelbench.leaderboard import boards
 from bilevelbench.leaderboard.boards import Board
 from bilevelbench.leaderboard.claims import KINDS, PICTURE, pictures, rate_tables
+from bilevelbench.leaderboard.clock import TIMED
 from bilevelbench.leaderboard.collect import MODES, Material
 from bilevelbench.leaderboard.data_files import download_list, downloads, figures, picture, scripts
 from bilevelbench.leaderboard.fragments import duration, exact_text, number_text, polyline, times
-from bilevelbench.leaderboard.heat_map import heat_map, running_time_tables, win_matrix
+from bilevelbench.leaderboard.heat_map import heat_map, running_time_tables, short_names, win_matrix
 from bilevelbench.leaderboard.links import NO_LINKS, PAPER, Links, citation
 from bilevelbench.leaderboard.method_page import MethodPages
 from bilevelbench.leaderboard.problem_page import problem_page
@@ -25,6 +26,7 @@ from bilevelbench.report.analysis.answer import answer
 from bilevelbench.report.analysis.moods import SIGNS, mood
 from bilevelbench.report.analysis.ranking import power, uncounted_words
 from bilevelbench.report.analysis.summary import ACCURACIES, TARGETS
+from bilevelbench.report.analysis.tuning import readable, remarks
 from bilevelbench.report.analysis.verdicts import ExperimentOutcome, Verdict
 from bilevelbench.report.figures.experiment import CAPTION, experiment_figure
 from bilevelbench.report.figures.style import svg
@@ -131,8 +133,8 @@ def _lead(site: Site) -> dict[str, Any]:
         "problems": len(site.titles),
         "failed": int(reached.failed(site.runs).sum()),
         "dates": f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else (dates or ["on a day that was not recorded"])[0],
-        "machines": sorted({f"{o['cpu']}, {o['cores']} cores" for o in origins if o["cpu"]})[:3],
-        "commits": sorted({c for o in origins for c in o["commit"].split(", ") if c})[:3],
+        "machines": sorted({f"{o['cpu']}, {o['cores']} cores" for o in origins if o["cpu"]}),
+        "commits": sorted({c for o in origins for c in o["commit"].split(", ") if c}),
     }
 
 
@@ -164,36 +166,68 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
         )
     return {
         "key": one.key, "mode": one.mode, "setting": one.setting, "rows": rows, "problems": one.problems, "count": n,
+        "short": short_names(one.problems),
         "trials": len(one.runs), "curves": one.curves, "methods": one.runs["method"].nunique(), "times": _times_file(one),
-        "notes": [superscripts(note) for note in (*one.notes, uncounted_words(one.costs)) if note], "wins": win_matrix(one),
+        "notes": _notes(site, one), "wins": win_matrix(one), "search": _search(site, one),
         "seeds": int(one.runs.groupby(["title", "method"]).size().max()),
         "profile": boards.profile_table(one),
         "answer": printable(_answer(site, one)),
-        "text": _board_text(site, one, part),
+        "text": _board_text(one, part), "standing": _standing(site, one),
     }  # fmt: skip
+
+
+def _notes(site: Site, one: Board) -> list[str]:
+    """What coincides, what is amiss with starts, and what is not counted."""
+    titles = {method: kind["title"] for method, kind in site.kinds.items()}
+    alike = [one.merged.sentence(method, titles) for method in sorted(one.merged.members)]
+    return [superscripts(note) for note in (*alike, *one.notes, uncounted_words(one.costs)) if note]
+
+
+def _search(site: Site, one: Board) -> list[dict[str, Any]]:
+    """What the parameters of a tuned board were found by, and what that cost; nothing where no record of it came along."""
+    mine = set(one.runs["trial_id"])
+    found = [tuning for trials, tuning in site.material.searches if one.mode == "tuned" and not mine.isdisjoint(trials)]
+    tables = [(tuning, readable(tuning)) for tuning in found]
+    return [
+        {
+            "summary": tuning.summary, "notes": remarks(tuning), "columns": list(people.columns),
+            "rows": people.to_numpy().tolist(),
+        }
+        for tuning, people in tables
+    ]  # fmt: skip
 
 
 def _answer(site: Site, one: Board) -> str:
     """With the names of the papers."""
     names = {m: " = ".join(site.kinds[member]["title"] for member in one.merged.of(m)) for m in one.rows["method"]}
-    orders = {w: [names[method] for method in ranked.index] for w, ranked in one.intervals.items()}
-    return answer(one.rows.assign(method=one.rows["method"].map(names)), orders)
+    rows = one.rows.assign(method=one.rows["method"].map(names))
+    if one.mode == TIMED:
+        return answer(rows, {}, "Least time")
+    return answer(rows, {w: [names[method] for method in ranked.index] for w, ranked in one.intervals.items()})
 
 
 def _times_file(one: Board) -> str:
     return f"running-times/{one.key}.html"
 
 
-def _board_text(site: Site, one: Board, part: Results) -> str:
-    """What the setting is, the budget, and who stands there and why."""
+def _board_text(one: Board, part: Results) -> str:
+    """What the setting is, and the budget."""
+    clock = (
+        " Ranked by seconds of the method's own steps, on the machine above: trials ran one at a time, and evaluations are "
+        "not in it."
+    )
+    said = f"{SETTINGS[one.setting].what} {budget_words(part, part.runs['trial_id'])}"
+    return printable(said + (clock if one.mode == TIMED else ""))
+
+
+def _standing(site: Site, one: Board) -> str:
+    """Who stands there and why, by the names of the papers."""
+    titles = {str(row["method"]): site.kinds[str(row["method"])]["title"] for row in one.standing()}
     claims = {
-        str(row["method"]): site.fact(str(row["method"]), site.kinds[str(row["method"])]["algorithm"])["claims"]
-        for row in sorted(one.standing(), key=lambda row: str(row["method"]))
+        method: site.fact(method, site.kinds[method]["algorithm"])["claims"]
+        for method in sorted(titles, key=lambda method: titles[method].lower())
     }
-    said = (
-        SETTINGS[one.setting].what, budget_words(part, part.runs["trial_id"]), standing_words(one.setting, claims)
-    )  # fmt: skip
-    return printable(" ".join(said))
+    return printable(standing_words(one.setting, claims, titles))
 
 
 def _experiments(site: Site) -> list[dict[str, Any]]:

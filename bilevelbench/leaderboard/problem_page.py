@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from bilevelbench.leaderboard.clock import TIMED
 from bilevelbench.leaderboard.collect import MODES
 from bilevelbench.leaderboard.facts import problem_facts
-from bilevelbench.leaderboard.settings import SETTINGS
+from bilevelbench.leaderboard.settings import SETTINGS, budget_words
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.metrics import with_metrics
 from bilevelbench.report.analysis.summary import exact_rows, readable, span
@@ -51,13 +52,15 @@ def _table(site: Site, title: str, mode: str, setting: str, exact: pd.DataFrame)
     shown = {"|grad phi|": "ε of both conditions" if second else "smallest |∇φ|"}
     start = span(exact["low_start"].min(), exact["high_start"].max())
     unit = "calls" if setting in ("deterministic", "second-order") else "samples"
+    unit = "seconds" if mode == TIMED else unit
     return {
         "name": several + MODES[mode], "columns": [(c, shown.get(c, c)) for c in people.columns], "rows": rows,
-        "answer": problem_answer(exact, site.kinds, unit, second), "caption": _caption(people, second, start),
+        "answer": problem_answer(exact, site.kinds, unit, second), "caption": _caption(people, second, start, mode == TIMED),
+        "budget": budget_words(site.parts[mode, setting], site.of_problem(mode, setting, title)),
     }  # fmt: skip
 
 
-def _caption(people: pd.DataFrame, second: bool, start: str) -> str:
+def _caption(people: pd.DataFrame, second: bool, start: str, timed: bool) -> str:
     """What the columns that are there mean."""
     if not any(column.startswith("cost to ") for column in people.columns):
         return "Medians over trials, by the problem's own metrics at the end: the norm of the hypergradient was not evaluated."
@@ -67,7 +70,8 @@ def _caption(people: pd.DataFrame, second: bool, start: str) -> str:
         else "the norm of the hypergradient"
     )
     said = (
-        f"Medians over trials. Costs are oracle calls (samples where they are random) to a share of {held} at the start, "
+        f"Medians over trials. Costs are {'seconds' if timed else 'oracle calls (samples where they are random)'} to a share "
+        f"of {held} at the start, "
         f"{start} here; "
         '"7 of 10" and "never" say how many trials got there'
     )
@@ -84,7 +88,7 @@ def problem_answer(rows: pd.DataFrame, kinds: Mapping[str, Mapping[str, str]], u
         there = cost[cost < math.inf].sort_values(kind="stable")
         if len(there):
             goal = f"relative accuracy {column.removeprefix('cost_to_')}"
-            return " ".join([_cheapest(goal, there, len(rows), kinds, unit), *_without(there, rows, kinds)])
+            return " ".join([_cheapest(goal, there, len(rows), kinds, unit), *_without(there, rows, kinds, unit)])
     smallest = rows.loc[rows["best_grad_phi"] < math.inf].sort_values("best_grad_phi", kind="stable")
     if smallest.empty:
         return "No trial has a norm of the hypergradient that counts."
@@ -100,13 +104,19 @@ def _cheapest(goal: str, there: pd.Series[float], count: int, kinds: Mapping[str
     first = _titles([str(m) for m in there.index[there == least]], kinds)
     if count == 1:
         return f"{first} alone was run here; it reaches {goal} after {number(least)} {unit}."
-    said = f"Cheapest to {goal}: {first}, {number(least)} {unit}"
+    said = f"{_word(unit)} to {goal}: {first}, {number(least)} {unit}"
     if len(there) == 1:
         return f"{said}; no other of {count} methods gets there in the median."
     return f"{said}; {'all' if len(there) == count else len(there)} of {count} methods get there in the median."
 
 
-def _without(there: pd.Series[float], rows: pd.DataFrame, kinds: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _word(unit: str) -> str:
+    return "Fastest" if unit == "seconds" else "Cheapest"
+
+
+def _without(
+    there: pd.Series[float], rows: pd.DataFrame, kinds: Mapping[str, Mapping[str, str]], unit: str
+) -> list[str]:
     """The best without second derivatives, where the best has some; nothing where all methods are of one kind."""
     free = [m for m in rows["method"] if kinds[m]["oracle"] == "gradient"]
     winners = [m for m in there.index if there[m] == there.iloc[0]]
@@ -115,8 +125,9 @@ def _without(there: pd.Series[float], rows: pd.DataFrame, kinds: Mapping[str, Ma
     mine = there[[m for m in there.index if m in set(free)]]
     if mine.empty:
         return ["In the median no method without second derivatives gets there."]
-    times = f"{number(mine.iloc[0] / there.iloc[0])} times as many" if there.iloc[0] > 0 else f"{number(mine.iloc[0])}"
-    return [f"Cheapest without second derivatives: {_titles([str(mine.index[0])], kinds)}, {times}."]
+    more = "as long" if unit == "seconds" else "as many"
+    times = f"{number(mine.iloc[0] / there.iloc[0])} times {more}" if there.iloc[0] > 0 else f"{number(mine.iloc[0])}"
+    return [f"{_word(unit)} without second derivatives: {_titles([str(mine.index[0])], kinds)}, {times}."]
 
 
 def _titles(methods: Sequence[str], kinds: Mapping[str, Mapping[str, str]]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.leaderboard.boards import make_board
+from bilevelbench.leaderboard.clock import TIMED, by_clock
 from bilevelbench.leaderboard.collect import MODES, Material, provenance
 from bilevelbench.leaderboard.facts import method_facts
 from bilevelbench.leaderboard.fragments import median_hvp_ratio
@@ -54,11 +55,12 @@ class Site:
             title: [name for name in SETTINGS if name in set(group)]
             for title, group in self.runs.groupby("title")["setting"]
         }
-        self.parts = dict(self._parts())
+        asked = dict(self._parts())
+        self.parts = {key: by_clock(part) if key[0] == TIMED else part for key, part in asked.items()}
         oracles = {method: kind["oracle"] for method, kind in self.kinds.items()}
         self.boards = [
             make_board(part, mode, setting, self._titles(mode, setting), self.ratio, oracles)
-            for (mode, setting), part in self.parts.items()
+            for (mode, setting), part in asked.items()
         ]
         self.tables = {key: summary(part) for key, part in self.parts.items()}
         behind = self.runs.groupby(["mode", "setting", "title", "method"])["trial_id"]
@@ -119,6 +121,13 @@ class Site:
     def trials(self, mode: str, setting: str, title: str, method: str) -> list[str]:
         """The trials behind a row of a table, by id."""
         return self._trials[mode, setting, title, method]
+
+    def of_problem(self, mode: str, setting: str, title: str) -> list[str]:
+        """The trials of all methods on a problem, by id."""
+        runs = self.runs
+        return list(
+            runs.loc[(runs["mode"] == mode) & (runs["setting"] == setting) & (runs["title"] == title), "trial_id"]
+        )
 
     def again(self, trials: Sequence[str]) -> dict[str, str]:
         """Whether these trials were verified, and the command that runs the first of them again."""

@@ -118,7 +118,7 @@ def _read(folder: Path, skipped: list[str], must_hold: bool) -> MergeSource:
 
 
 def _groups(packs: Sequence[StoredPack]) -> list[list[StoredPack]]:
-    """Packs that agree in day, environment, origin and, for each plugin that two of them share, its commit.
+    """Packs that agree in day, environment, origin, whether they were timed, and the commit of each plugin that two share.
 
     Together they have no more numbers than any reader takes.
     """
@@ -127,7 +127,7 @@ def _groups(packs: Sequence[StoredPack]) -> list[list[StoredPack]]:
     cells, trials = Counter[str](), Counter[str]()
     for pack in packs:
         record = pack.record
-        made = [record.get("created", "")[:10], record.get("environment"), record["merged_from"]]
+        made = [record.get("created", "")[:10], record.get("environment"), record["merged_from"], record.get("timed")]
         own = record.get("commits") or {}
         key = json.dumps(made, sort_keys=True)
         size = pack.curve.num_rows * pack.curve.num_columns
@@ -154,6 +154,7 @@ def _joint_record(packs: Sequence[StoredPack]) -> dict[str, Any]:
             for name in ("commits", "families", "pictures")
         },
         **{name: sum(r.get(name) or 0.0 for r in records) for name in ("step_seconds", "total_seconds")},
+        **({"timed": True} if records[0].get("timed") is True else {}),
     }
 
 

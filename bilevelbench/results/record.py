@@ -78,6 +78,7 @@ class PackRecord(_Part):
     pictures: dict[str, Any] | None = None
     step_seconds: float | None = None
     total_seconds: float | None = None
+    timed: bool | None = None  # whether no other trial ran beside these
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

@@ -234,7 +234,7 @@ def test_dates_and_environments_are_shown(site):
     [
         pytest.param(EMPTY, "There are no results yet", id="empty"),
         pytest.param(make_results({"only": (1, 0, 1.0)}, {"p": {}}, 1), "1 method on", id="one trial"),
-        pytest.param(make_results({"a": (1, 0, -1.0), "b": (1, 1, -1.0)}, {"p": {}}, 3), "6 of the trials failed", id="failed"),
+        pytest.param(make_results({"a": (1, 0, -1.0), "b": (1, 1, -1.0)}, {"p": {}}, 3), "6 failed", id="failed"),
         pytest.param(
             Results(make_results({"a": (1, 0, 1.0)}, {"p": {}}, 2).runs, curve_frame([]), []), "2 trials", id="no curve"
         ),

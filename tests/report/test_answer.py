@@ -64,7 +64,7 @@ def test_a_price_may_change_the_order_or_the_first():
     )
     other = {0.5: ["a", "c"], 1.0: ["a", "c"], 10.0: ["c", "a"]}
     assert answer(rows(A, B, C), other).endswith(
-        "The price of a product decides who is first: a with a product at 0.5 and 1; c with a product at 10 gradients."
+        "Who is first depends on what a product costs: of the prices tried, in gradients, a at 0.5 to 1 and c at 10."
     )
 
 

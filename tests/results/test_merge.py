@@ -223,6 +223,17 @@ def test_compact_keeps_what_differs_apart(alice, into):
     }  # fmt: skip
     assert found["1", "x"]["total_seconds"] == 4.0
     assert found["1", "x"]["families"] == {"f2ba": "penalty"}
+    assert "timed" not in found["1", "x"]
+
+
+def test_compact_keeps_timed_packs_apart(alice, into):
+    for n, mark in enumerate([{}, {"timed": True}, {"timed": True}]):
+        runs = [{"trial_id": f"t{n}", "algorithm": "f2ba", "problem": "q", "seed": n, "status": "budget"}]
+        alice.add(runs_frame(runs), curve_frame([]), {"commits": {}, "environment": {}, **mark})
+    merge([alice.folder], into, compact=True)
+    assert {r.get("timed", False): r["trial_ids"] for r in load_results(into).records} == {
+        False: ["t0"], True: ["t1", "t2"],
+    }  # fmt: skip
 
 
 # ---- several machines

@@ -88,7 +88,7 @@
     const first = sections[0].dataset;
     const view = {};
     // While the slider moves only ranks follow, and on a table of so many cells nothing: the rest is drawn when the slider rests.
-    const RESTED = 150, FIRST = 6, LARGE = 600;
+    const RESTED = 150, FIRST = 4, LARGE = 600;
     let pending = 0;
 
     function read() {
@@ -114,6 +114,7 @@
     }
 
     function show(slide) {
+      document.querySelector(".slider").hidden = view.mode === "timed"; // seconds have no price
       const current = sections.find((s) => s.dataset.mode === view.mode && s.dataset.setting === view.setting);
       sections.forEach((s) => s.classList.toggle("current", s === current));
       buttons("settings").forEach((b) => b.setAttribute("aria-pressed", String(b.dataset.setting === view.setting)));
@@ -150,9 +151,13 @@
       if (slide) glide(body, before);
       const first = found.members[found.rank.indexOf(Math.min.apply(null, found.rank))];
       const among = chosen === all ? "" : ", 1st of " + found.members.length + " " + (view.oracles[0] === "gradient" ? "gradient-only" : "with products");
-      said.textContent = shown.length ? "1 HVP = " + view.w + " gradients: first is " + board.methods[first] + among : "";
+      said.textContent = shown.length ? (view.mode === "timed" ? "By the clock" : "1 HVP = " + view.w + " gradients") + ": first is " + titleOf(board.methods[first]) + among : "";
       const rest = () => { writeHeat(body, board, found); drawProfile(section, board, shown); };
       if (slide) pending = setTimeout(rest, RESTED); else rest();
+    }
+
+    function titleOf(method) {
+      return (data.looks[method] && data.looks[method].title) || method;
     }
 
     function oracleOf(body, m) {
@@ -161,7 +166,8 @@
     }
 
     function writeRow(row, found, i, at, span) {
-      const [rank, , tied, mean, cost] = row.cells, low = at.low[i], high = at.high[i];
+      const rank = row.cells[0], low = at.low[i], high = at.high[i];
+      const [cost, tied, mean] = [".relative", ".tied", ".mean"].map((name) => row.querySelector(name));
       rank.dataset.v = found.rank[i];
       write(rank.querySelector(".n"), String(found.rank[i]));
       write(rank.querySelector(".ci").lastChild, low + "–" + high);
@@ -210,7 +216,7 @@
     function drawProfile(section, board, shown) {
       const box = section.querySelector(".profile"), lines = nearest(board.profile.lines, view.w), total = Math.max(board.profile.total, 1);
       const series = shown.map((m) => ({
-        name: board.methods[m], look: data.looks[board.methods[m]], steps: true,
+        name: titleOf(board.methods[m]), look: data.looks[board.methods[m]], steps: true,
         points: (lines.n[m] || []).map((n, i) => [board.profile.tau[i], n / total]),
       }));
       let readout = box.nextElementSibling;
@@ -224,7 +230,7 @@
         keys.appendChild(key);
       }
       B.chart(box, {
-        series: series, xlog: true, ylog: false, ymin: 0, ymax: 1, height: 300, xlabel: "cost / best cost, 1 HVP = " + lines.w, ylabel: "share solved",
+        series: series, xlog: true, ylog: false, ymin: 0, ymax: 1, height: 300, xlabel: section.dataset.mode === "timed" ? "time / best time" : "cost / best cost, 1 HVP = " + lines.w, ylabel: "share solved",
         alt: "Performance profile of " + series.length + " methods; the numbers are in the table below", empty: "No method is shown.",
         readout: (x, values) => B.readout(readout, x === null ? "" : "within " + B.number(x) + "×:", values.map((v) => ({ name: v.name, look: v.look, text: v.y === null ? "0%" : Math.round(100 * v.y) + "%", y: -(v.y || 0) }))),
       });

@@ -14,7 +14,8 @@
 
   // A method under the name of its paper, with what tells it apart from itself, such as that it is tuned.
   function titleOf(method) {
-    return method.name.endsWith(" (tuned)") ? method.look.title + " (tuned)" : method.look.title;
+    const board = / \((?:tuned|timed)\)$/.exec(method.name);
+    return method.look.title + (board ? board[0] : "");
   }
 
   function quantile(sorted, q) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -12,11 +13,12 @@ from bilevelbench.report.text import number
 _FIRST, _NAMED = 10, 3
 
 
-def answer(rows: pd.DataFrame, orders: Mapping[float, Sequence[str]]) -> str:
+def answer(rows: pd.DataFrame, orders: Mapping[float, Sequence[str]], least: str = "Fewest calls") -> str:
     """Who needs the least, who is not behind for sure, who is best without second derivatives, and at which prices.
 
     `rows` has a method each, best first: `method`, `rank`, `bands` (who shares one with another cannot be told apart from it),
-    `relative`, `reached`, `any_hvp`. `orders` has the methods, best first, by the price of a product in gradients.
+    `relative`, `reached`, `any_hvp`. `orders` has the methods, best first, by the price of a product in gradients. `least` is
+    what the best has.
     """
     if rows.empty or not rows["reached"].max() > 0:
         return "No method reached any of the accuracies." if len(rows) else ""
@@ -26,15 +28,15 @@ def answer(rows: pd.DataFrame, orders: Mapping[float, Sequence[str]]) -> str:
     if rows["rank"].nunique() == 1:
         why = "" if rows["relative"].min() < math.inf else ": none reached an accuracy in half of its trials"
         return f"All {len(rows)} methods are tied{why}."
-    return " ".join(part for part in (_first(rows), _without(rows), _prices(orders)) if part)
+    return " ".join(part for part in (_first(rows, least), _without(rows), _prices(orders)) if part)
 
 
-def _first(rows: pd.DataFrame) -> str:
+def _first(rows: pd.DataFrame, least: str) -> str:
     best = rows[rows["rank"] == rows["rank"].min()]
     if len(best) > 1:
-        return f"Fewest calls: {_names(best['method'])}, tied."
+        return f"{least}: {_names(best['method'])}, tied."
     name, reached, bands = best.iloc[0][["method", "reached", "bands"]]
-    said = f"Fewest calls: {name}, {reached:.0%} reached"
+    said = f"{least}: {name}, {reached:.0%} reached"
     alike = rows.loc[share_a_band(rows, bands) & (rows["method"] != name), "method"]
     return f"{said}; {_names(alike)} cannot be told apart from it." if len(alike) else f"{said}."
 
@@ -66,13 +68,11 @@ def _prices(orders: Mapping[float, Sequence[str]]) -> str:
     if len({tuple(order[:shown]) for order in orders.values()}) == 1:
         who = f"The first {shown} stand" if shown > 1 else "It stands"
         return f"{who} in the same order at every price tried of a product, {low} to {high} gradients."
-    leaders: dict[str, list[str]] = {}
-    for price in prices:
-        leaders.setdefault(orders[price][0], []).append(f"{price:g}")
+    leaders = [(name, list(group)) for name, group in itertools.groupby(prices, lambda price: orders[price][0])]
     if len(leaders) == 1:
         return f"Who stands first is the same at every price tried of a product, {low} to {high} gradients."
-    said = [f"{name} with a product at {_listed(at)}" for name, at in leaders.items()]
-    return f"The price of a product decides who is first: {'; '.join(said)} gradients."
+    said = [f"{name} at {at[0]:g}{f' to {at[-1]:g}' if len(at) > 1 else ''}" for name, at in leaders]
+    return f"Who is first depends on what a product costs: of the prices tried, in gradients, {_listed(said)}."
 
 
 def _names(methods: pd.Series[str]) -> str:

@@ -37,9 +37,10 @@ class Merged:
         """`rahgd = prahgd`, or the name of a method that is alone."""
         return " = ".join(self.of(method))
 
-    def sentence(self, method: str) -> str:
-        why = self.reasons[method]
-        return f"{self.label(method)} here: their curves coincide on every problem{f', {why}' if why else ''}."
+    def sentence(self, method: str, titles: Mapping[str, str] | None = None) -> str:
+        """Why they are one row; `titles` are the names to call them by, if not those of plugins."""
+        why, names = self.reasons[method], [(titles or {}).get(name, name) for name in self.of(method)]
+        return f"{' = '.join(names)} here: their curves coincide on every problem{f', {why}' if why else ''}."
 
     @property
     def dropped(self) -> set[str]:
