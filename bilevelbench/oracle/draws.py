@@ -18,6 +18,9 @@ from torch import Tensor
 U64 = npt.NDArray[np.uint64]
 F64 = npt.NDArray[np.float64]
 
+#: The law, the purpose, the place and how many numbers are drawn at once.
+_Where = tuple[str, str, tuple[int, ...], int]
+
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 #: The finaliser: shift, xor and multiply, twice, and a last shift and xor.
@@ -71,8 +74,8 @@ class Draws:
         self.seeds: U64 = np.array([seed & MASK for seed in seeds], dtype=np.uint64)
         # Lanes of one seed have the same numbers, which are made once: those of lane i are number `which[i]` of the different.
         self._different, self._which = np.unique(self.seeds, return_inverse=True)
-        self._blocks: dict[tuple[object, ...], tuple[tuple[int, ...], int, F64]] = {}
-        self._tensors: dict[tuple[object, ...], tuple[F64, int, tuple[Tensor, ...]]] = {}
+        self._blocks: dict[_Where, tuple[tuple[int, ...], int, F64]] = {}
+        self._tensors: dict[tuple[object, ...], tuple[tuple[int, ...], int, tuple[Tensor, ...]]] = {}
 
     def uniform(self, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int) -> F64:
         return self._draw("uniform", purpose, place, indices, count, longest)
@@ -91,13 +94,11 @@ class Draws:
         device: torch.device | None = None,
     ) -> Tensor:
         """The same as (L, width) tensors."""
-        self.normal(purpose, place, indices, width, longest)  # holds the block from now on
-        return self._tensor(
-            ("normal", purpose, place, width),
-            indices,
-            (dtype, device),
-            lambda block: torch.from_numpy(block).movedim(-1, -2).to(dtype).contiguous().to(device),
-        )
+
+        def vectors(block: F64) -> Tensor:
+            return torch.from_numpy(block).movedim(-1, -2).to(dtype).contiguous().to(device)
+
+        return self._tensor(("normal", purpose, place, width), indices, longest, (dtype, device), vectors)
 
     def rows(
         self,
@@ -110,28 +111,31 @@ class Draws:
         device: torch.device | None = None,
     ) -> Tensor:
         """Numbers below n, with replacement, for `shape` = (B, points): (points, L, B)."""
-        count = shape[0] * shape[1]
-        self.uniform(purpose, place, indices, count, longest)
 
         def numbered(block: F64) -> Tensor:
             drawn = torch.from_numpy(np.minimum((block * n).astype(np.int64), n - 1)).to(device)
             return drawn.reshape(len(block), *shape, -1).permute(0, 2, 3, 1).contiguous()
 
-        return self._tensor(("uniform", purpose, place, count), indices, (shape, n, device), numbered)
+        where = ("uniform", purpose, place, shape[0] * shape[1])
+        return self._tensor(where, indices, longest, (shape, n, device), numbered)
 
     def _tensor(
         self,
-        where: tuple[object, ...],
+        where: _Where,
         indices: tuple[int, ...],
+        longest: int,
         kind: tuple[object, ...],
         made: Callable[[F64], Tensor],
     ) -> Tensor:
         """A whole block is turned into tensors at once, which is most of their cost."""
-        _, first, block = self._blocks[where]
+        outer, index = indices[:-1], indices[-1]
         held = self._tensors.get((where, kind))
-        if held is None or held[0] is not block:
-            held = self._tensors[where, kind] = (block, first, made(block).unbind(0))
-        return held[2][indices[-1] - held[1]]
+        if held is None or held[0] != outer or not 0 <= index - held[1] < len(held[2]):
+            law, purpose, place, count = where
+            self._draw(law, purpose, place, indices, count, longest)  # holds the block from now on
+            _, first, block = self._blocks[where]
+            held = self._tensors[where, kind] = (outer, first, made(block).unbind(0))
+        return held[2][index - held[1]]
 
     def _draw(
         self, law: str, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int

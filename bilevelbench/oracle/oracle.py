@@ -198,12 +198,11 @@ class Oracle(Loops):
 
     def _sample(self, level: Level, size: int | Tensor, points: int | None, order: Order) -> Sample:
         noise = self._sampler.noise
+        strict = order == "epoch" and self._is_in_lane_loop
         if order == "replacement" and isinstance(noise, FiniteSum) and noise.order == "epoch":
             # lanes whose batches and loops are as long as each other's keep step in any loop
-            order, size, strict = "epoch", _common(size), False
-        else:
-            strict = self._is_in_lane_loop
-        if order == "epoch" and (self.meter.mask is not None or strict):
+            order, size = "epoch", _common(size)
+        if strict or (order == "epoch" and self.meter.mask is not None):
             raise InvalidInput('order="epoch" in a loop of per-lane length: lanes would lose step with their passes')
         fixed = self._fixed_bounds.get(id(size))  # a parameter: its sizes were looked at when the pack was made
         bounds = bounds_of(level, size) if fixed is None or fixed[1] < 1 else fixed[1:]
