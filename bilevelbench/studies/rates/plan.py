@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
+from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.plan.trial import Budget, Schedule, Spec, Trial
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 from bilevelbench.studies.rates.presets import chosen_at, preset_of, weaker
-from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite, Weakened
+from bilevelbench.studies.rates.suite import Preset, RateRow, RateSuite
 
 _RATIO = 1.01  # evaluations: one percent apart in cost
 _QUIET = 2  # without noise a run may take twice the steps that it took with it
@@ -37,17 +39,13 @@ def plan_row(
     *,
     grid: Sequence[float] | None = None,
     caps: Mapping[float, int] | None = None,
-    weakened: Weakened | None = None,
     factor: float = 1.0,
 ) -> list[Point]:
     """A trial for each grid value and seed; `caps` are the steps that it may take at a value, if not the row's."""
     out = []
     preset, horizon = preset_of(row, preset), row.rule == "horizon"
-    first = {} if weakened is None else chosen_at(row, suite, registry, row.grid()[0], preset, factor)[2]
     for value in row.grid() if grid is None else grid:
         name, params, settings = chosen_at(row, suite, registry, value, preset, factor)
-        if weakened is not None:
-            settings = weaker(settings, weakened, first)
         eps = value if row.sweep is None else row.at_eps
         method, problem = registry.algorithm(row.method).value, registry.problem(name).value
         budget = Budget(steps=caps[value]) if caps else Budget(steps=round(value)) if horizon else row.cap
@@ -71,35 +69,40 @@ def plan_row(
     return out
 
 
-def plan_weakened(
-    row: RateRow,
-    suite: RateSuite,
-    registry: Registry,
-    points: Sequence[Point],
-    results: Results,
-    preset: Preset = "rate",
-) -> list[Point]:
-    """The necessity check, where the row itself got to, within a multiple of the steps that it took there."""
+def plan_weakened(row: RateRow, registry: Registry, points: Sequence[Point], results: Results) -> list[Point]:
+    """The necessity check, where the row itself got to, within a multiple of the steps that it took there.
+
+    It has the parameters of the row's own trials but for what is taken away; of a tuned row the x-step that was found.
+    """
     if row.weakened is None:
         return []
-    if row.rule == "horizon":
-        return plan_row(row, suite, registry, weakened=row.weakened)
-    table = runs_by_value(points, results)
-    caps = {
-        value: max(1, round(row.weakened.patience * int(table[value]["steps"].max()))) for value in whole(row, table)
-    }
-    return plan_row(row, suite, registry, preset, grid=list(caps), caps=caps, weakened=row.weakened)
+    table, horizon = runs_by_value(points, results), row.rule == "horizon"
+    there = row.grid() if horizon else whole(row, table)
+    out = []
+    for p in points:
+        if p.value not in there:
+            continue
+        spec = p.trial.algorithm
+        settings = weaker(spec.params, row.weakened, points[0].trial.algorithm.params)
+        make(registry.algorithm(spec.key), settings)  # a parameter that the method does not have is refused here
+        most = max(1, round(row.weakened.patience * int(table[p.value]["steps"].max())))
+        budget = p.trial.budget if horizon else Budget(steps=most)
+        changed = Spec(name=spec.name, params=settings, file=spec.file)
+        out.append(Point(p.value, p.seed, _changed(p.trial, algorithm=changed, budget=budget)))
+    return out
 
 
-def plan_own_notion(row: RateRow, suite: RateSuite, registry: Registry) -> list[Point]:
-    """The same row, stopped by the method's own notion of stationarity, which it reports as a curve column."""
+def plan_own_notion(row: RateRow, points: Sequence[Point]) -> list[Point]:
+    """The same trials, stopped by the method's own notion of stationarity, which it reports as a curve column."""
     if row.own_notion is None or row.rule == "horizon":
         return []
     schedule = Schedule(ratio=_RATIO, on=row.own_notion)
-    return [
-        Point(p.value, p.seed, p.trial.model_copy(update={"schedule": schedule}))
-        for p in plan_row(row, suite, registry)
-    ]
+    return [Point(p.value, p.seed, _changed(p.trial, schedule=schedule)) for p in points]
+
+
+def _changed(trial: Trial, **fields: Any) -> Trial:
+    """Another trial; a copy of this one would keep its id."""
+    return Trial(**{name: getattr(trial, name) for name in Trial.model_fields} | fields)
 
 
 def plan_against(row: RateRow, suite: RateSuite, registry: Registry) -> list[Point]:
@@ -120,11 +123,10 @@ def plan_without_noise(row: RateRow, points: Sequence[Point], results: Results) 
         if p.value not in there:
             continue
         params = {name: value for name, value in p.trial.problem.params.items() if not name.startswith("sigma_")}
-        fields = {name: getattr(p.trial, name) for name in Trial.model_fields}  # anew: a copy would keep this one's id
-        fields["problem"] = p.trial.problem.model_copy(update={"params": params})
-        if row.rule != "horizon":
-            fields["budget"] = Budget(steps=_QUIET * int(table[p.value]["steps"].max()))
-        out.append(Point(p.value, p.seed, Trial(**fields)))
+        most = _QUIET * int(table[p.value]["steps"].max())
+        budget = p.trial.budget if row.rule == "horizon" else Budget(steps=most)
+        problem = p.trial.problem.model_copy(update={"params": params})
+        out.append(Point(p.value, p.seed, _changed(p.trial, problem=problem, budget=budget)))
     return out
 
 

@@ -49,7 +49,7 @@ def run_rates(
     rows = wanted(suite, methods, setting, quick)
     planned = _planned([row for row in rows if not row.counted], suite, registry, run, preset)
     results = run([p.trial for one in planned for p in (*one.points, *one.own, *one.against)])
-    weakened = [plan_weakened(one.row, suite, registry, one.points, results, preset) for one in planned]
+    weakened = [plan_weakened(one.row, registry, one.points, results) for one in planned]
     quiet = [plan_without_noise(one.row, one.points, results) for one in planned]
     results = run([p.trial for points in (*weakened, *quiet) for p in points])
     measured = [
@@ -86,7 +86,7 @@ def _planned(rows: Sequence[RateRow], suite: RateSuite, registry: Registry, run:
     for row in rows:
         is_tuned = preset_of(row, preset) == "tuned"
         main = next(found) if is_tuned else TunedRow(plan_row(row, suite, registry, preset), "")
-        own, against = plan_own_notion(row, suite, registry), plan_against(row, suite, registry)
+        own, against = plan_own_notion(row, main.points), plan_against(row, suite, registry)
         out.append(_Planned(row, main.points, own, against, main.told))
     return out
 

@@ -2,9 +2,12 @@
 
 The row's own first step is halved until it gets there; then all steps up to four times that one run in one pack, each with
 as many outer steps as the best so far took: what takes more is not better. Where the best is twice the first or longer, the
-same again from there. With `tuned_over` this is done for each choice of some other parameters, and the cheapest is taken. A
-round has the tries of all rows and values, so that rounds are few and all workers are busy. The results decide what is tried
-next, so a search that was stopped goes on where it was.
+same again from there. With `tuned_over` this is done for each choice of some other parameters, and the cheapest is taken.
+
+From the third value of a grid on the two before it tell where to look, and how many steps that will take: the pack runs at once,
+from a little below the last best step on, and no run is spent on finding one that works. Only if none of its steps gets there
+within those outer steps does the search go on as for the first value. A round has one value of every row, so that
+all workers are busy. The results decide what is tried next, so a search that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -27,16 +30,22 @@ Run = Callable[[Sequence[Trial]], Results]
 _FURTHEST = 20  # doublings in each direction
 _FINE, _COARSE = 32, 8  # tries in the first doubling above a step that works, and in the second
 _ABOVE = (*(i / _FINE for i in range(1, _FINE + 1)), *(1 + i / _COARSE for i in range(1, _COARSE + 1)))
+_BELOW, _LONGER = 0.25, 1.25  # of what two values predict: powers of two below the x-step, times the outer steps
 
 
 @dataclass
 class _Search:
-    """What was tried at one value: by the power of two on the first x-step, the mean logarithm of the calls, or infinity."""
+    """What was tried at one value: by the power of two on the first x-step, the mean logarithm of the calls, or infinity.
+
+    `base` is the power from which it looks upwards, and `guess` the outer steps that the first pack may take; 0: that was wrong.
+    """
 
     value: float
     params: dict[str, Any] = field(default_factory=dict)
     tried: dict[float, float] = field(default_factory=dict)
     steps: dict[float, int] = field(default_factory=dict)
+    base: float = 0.0
+    guess: int | None = None
 
     @property
     def best(self) -> float | None:
@@ -51,15 +60,34 @@ class _Search:
     def wanted(self) -> list[float]:
         """The powers to try next; none: done."""
         best = self.best
+        if self.guess and not self.tried:
+            return [self.base + part for part in (0.0, *_ABOVE)]
         if best is None:
-            lower = min(self.tried, default=1.0) - 1
+            lower = min(self.tried, default=self.base + 1) - 1
             return [lower] if -lower <= _FURTHEST else []
-        known = math.floor(best)
+        known = self.base + math.floor(best - self.base)
         return [p for part in _ABOVE if (p := known + part) not in self.tried and p <= _FURTHEST]
 
     def cap(self) -> int | None:
         best = self.best
-        return None if best is None else self.steps[best]
+        if best is None:
+            return None if self.tried else self.guess or None
+        return self.steps[best]
+
+    def follow(self, last: _Search, before: _Search) -> None:
+        """Start where the two values before this one say: x-steps and outer steps are on their line, with room below and above."""
+        if last.best is None or before.best is None:
+            return
+        on = math.log(self.value / last.value) / math.log(last.value / before.value)
+        steps, earlier = last.steps[last.best], before.steps[before.best]
+        self.base = min(last.best, last.best + on * (last.best - before.best)) - _BELOW
+        self.guess = math.ceil(_LONGER * steps * (steps / earlier) ** on)
+
+    def doubt(self) -> None:
+        """If nothing got there within the steps that were guessed, look as for the first value: what was tried tells too little."""
+        if self.guess and self.best is None:
+            self.base, self.guess = self.base - 1, 0
+            self.tried.clear()
 
     def twice(self) -> tuple[float, bool] | None:
         """The shortest step tried of at least twice the best one's length, over that, and whether it got there."""
@@ -79,18 +107,28 @@ class TunedRow:
 
 
 def search(rows: Sequence[RateRow], suite: RateSuite, registry: Registry, run: Run) -> list[TunedRow]:
-    """All values of the grids of all rows at once, one round of tries after the other."""
-    by_row = [[_Search(value, params) for value in row.grid() for params in _choices(row)] for row in rows]
-    searches = [(row, s) for row, mine in zip(rows, by_row, strict=True) for s in mine]
+    """All rows at once, one round of tries after the other; along each grid one value after the other."""
+    chains = [[[_Search(value, params) for value in row.grid()] for params in _choices(row)] for row in rows]
     kept: dict[tuple[int, float], list[Point]] = {}
-    while any(s.wanted() for _, s in searches):
-        planned = {(id(s), power): _plan(row, suite, registry, s, power) for row, s in searches for power in s.wanted()}
+    while todo := [(row, s) for row, mine in zip(rows, chains, strict=True) for c in mine if (s := _current(c))]:
+        planned = {(id(s), power): _plan(row, suite, registry, s, power) for row, s in todo for power in s.wanted()}
         results = run([p.trial for points in planned.values() for p in points])
         kept |= planned
-        for row, s in searches:
+        for row, s in todo:
             for power in s.wanted():
                 _note(row, s, power, planned[id(s), power], results)
-    return [_tuned_row(row, mine, kept) for row, mine in zip(rows, by_row, strict=True)]
+            s.doubt()
+    return [_tuned_row(row, [s for c in mine for s in c], kept) for row, mine in zip(rows, chains, strict=True)]
+
+
+def _current(chain: Sequence[_Search]) -> _Search | None:
+    """The first value of a grid at which something is left to try, with what those before it tell."""
+    for i, s in enumerate(chain):
+        if i > 1 and s.guess is None and not s.tried:
+            s.follow(chain[i - 1], chain[i - 2])
+        if s.wanted():
+            return s
+    return None
 
 
 def _choices(row: RateRow) -> list[dict[str, Any]]:

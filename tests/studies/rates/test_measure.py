@@ -17,7 +17,8 @@ from bilevelbench.plan.packs import plan
 from bilevelbench.report.analysis.rates import markdown
 from bilevelbench.report.figures.rates import figure
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
-from bilevelbench.studies.rates.plan import plan_row, plan_weakened, plan_without_noise
+from bilevelbench.studies.rates.plan import plan_own_notion, plan_row, plan_weakened, plan_without_noise
+from bilevelbench.studies.rates.presets import weaker
 from bilevelbench.studies.rates.study import run_rates, wanted
 from bilevelbench.studies.rates.suite import RateRow, RateSuite
 
@@ -135,7 +136,7 @@ def test_weakened_row_is_run_on_the_whole_grid_within_a_multiple_of_the_steps_th
     row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened=LAM4)
     points = plan_row(row, suite(row), registry())
     results = run([p.trial for p in points])
-    weak = plan_weakened(row, suite(row), registry(), points, results)
+    weak = plan_weakened(row, registry(), points, results)
     assert {p.trial.algorithm.params["lam"] for p in weak} == {4.0}
     assert {p.value for p in weak} == set(row.grid())
     steps = results.runs.set_index("trial_id")["steps"]
@@ -246,9 +247,31 @@ def test_noise_binds_where_there_is_enough_of_it(sigma_f, binds):
 def test_weakened_row_may_multiply_a_parameter():
     row = RateRow(method="f2ba", rule="hit", eps=(0.2, 0.1), seeds=2, weakened={"text": "K/4", "times": {"K": 0.25}})
     points = plan_row(row, suite(row), registry())
-    weak = plan_weakened(row, suite(row), registry(), points, run([p.trial for p in points]))
+    weak = plan_weakened(row, registry(), points, run([p.trial for p in points]))
     full = {p.value: p.trial.algorithm.params["K"] for p in points}
     assert [p.trial.algorithm.params["K"] for p in weak] == [math.ceil(full[p.value] / 4) for p in weak]
+
+
+def test_weakened_tuned_row_has_the_x_step_that_was_found():
+    row = RateRow(
+        method="f2ba", rule="hit", eps=(0.4, 0.3), ratio=1.2, seeds=2, preset="tuned", own_notion="g_y_z",
+        weakened={"text": "twice the x-step", "times": {"eta_x": 2.0}},
+    )  # fmt: skip
+    found = plan_row(row, suite(row), registry(), factor=1.25)
+    weak = plan_weakened(row, registry(), found, run([p.trial for p in found]))
+    best = [p.trial.algorithm.params["eta_x"] for p in found]
+    assert best[0] == 1.25 * plan_row(row, suite(row), registry())[0].trial.algorithm.params["eta_x"]
+    assert [p.trial.algorithm.params["eta_x"] for p in weak] == [2 * eta for eta in best]
+    own = plan_own_notion(row, found)
+    assert [p.trial.algorithm.params["eta_x"] for p in own] == best
+    assert not {p.trial.id for p in found} & {p.trial.id for p in (*weak, *own)}
+
+
+def test_part_that_is_weakened_has_to_be_a_parameter():
+    row = RateRow(method="f2ba", rule="hit", eps=(0.4, 0.3), seeds=2, weakened={"text": "-", "params": {"lamb": 1.0}})
+    points = plan_row(row, suite(row), registry())
+    with pytest.raises(InvalidInput, match="lamb"):
+        plan_weakened(row, registry(), points, run([p.trial for p in points]))
 
 
 def test_weakened_row_may_halve_an_exponent():
@@ -263,11 +286,9 @@ def test_weakened_row_may_halve_an_exponent():
         problem={"sigma_f": 1.0},
         weakened=weakened,
     )
-    given, weak = (
-        {p.value: p.trial.algorithm.params for p in plan_row(row, suite(row), registry(), weakened=w)}
-        for w in (None, row.weakened)
-    )
     first, *_, last = row.grid()
+    given = {p.value: p.trial.algorithm.params for p in plan_row(row, suite(row), registry())}
+    weak = {value: weaker(params, row.weakened, given[first]) for value, params in given.items()}
     assert given[first] == weak[first]
     assert (given[first]["B_in"], given[last]["B_in"], weak[last]["B_in"]) == (100, 400, 200)
     assert weak[last]["B_out"] == given[last]["B_out"]
@@ -340,7 +361,10 @@ def test_bundled_suite_plans(name):
     bundled = RateSuite.load(registry().suite(name))
     for quick in (False, True):
         for row in wanted(bundled, (), None, quick):
-            assert plan_row(row, bundled, registry(), weakened=row.weakened)
+            given = [p.trial.algorithm.params for p in plan_row(row, bundled, registry())]
+            assert given
+            for params in given if row.weakened else []:
+                assert make(registry().algorithm(row.method), weaker(params, row.weakened, given[0]))
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,45 @@ from bilevelbench.studies.rates.suite import RateRow
 from bilevelbench.studies.rates.tuned import _Search, _told
 
 
-def searched(longest: float) -> _Search:
-    """Calls go as one over the step, up to steps of 2^longest; longer ones do not get there."""
-    found = _Search(1.0)
+def searched(longest: float, found: _Search | None = None, most: float = 1e6) -> _Search:
+    """Calls go as one over the step, up to steps of 2^longest; longer ones do not get there, nor do those beyond the cap."""
+    found = found or _Search(1.0)
     while wanted := found.wanted():
+        cap = found.cap() or math.inf
         for power in wanted:
-            found.tried[power] = -power * math.log(2) if power <= longest else math.inf
-            found.steps[power] = round(1e6 * 2**-power)
+            found.steps[power] = round(most * 2**-power)
+            reached = power <= longest and found.steps[power] <= cap
+            found.tried[power] = -power * math.log(2) if reached else math.inf
+        found.doubt()
     return found
+
+
+def follower(third: float) -> _Search:
+    """At 4.0, after 1.0 and 2.0 whose longest steps are 2^3.6 and 2^3.4 and whose steps grow eightfold."""
+    found = _Search(4.0)
+    found.follow(searched(3.4, _Search(2.0), 8e6), searched(3.6))
+    return searched(third, found, 64e6)
+
+
+def test_third_value_is_looked_for_where_the_two_before_it_say():
+    found = follower(3.2)
+    assert 2 ** (3.2 - found.best) < 1.03
+    assert len(found.tried) == 41, "one pack"
+    assert found.twice() == (pytest.approx(2.0, rel=0.1), False)
+
+
+@pytest.mark.parametrize("third", [4.9, 2.0, 0.3])
+def test_search_finds_what_is_not_where_the_values_before_it_say(third):
+    found = follower(third)
+    assert 1 <= 2 ** (third - found.best) < 1.03
+    assert found.twice() is not None
+
+
+def test_value_of_which_nothing_is_known_before_it_is_searched_from_the_first_step():
+    found = _Search(4.0)
+    found.follow(searched(-math.inf, _Search(2.0)), searched(3.6))
+    assert found.wanted() == [0.0]
+    assert found.cap() is None
 
 
 @pytest.mark.parametrize(
