@@ -131,7 +131,7 @@ LOOKED_FOR = {
     "constant": "reference/methods.html",
     "state": "reference/methods.html",
     "rows": "tutorials/finite-sum.html",
-    "weight": "reference/problems.html",
+    "weight": "tutorials/finite-sum.html",
     "metrics": "reference/problems.html",
     "x_limit": "reference/problems.html",
     "seeded_module": "reference/problems.html",
@@ -148,7 +148,8 @@ def test_the_search_finds_offline_what_authors_look_for(site, browser):
     field, missing = page.locator("input[name=query]"), []
     for words, wanted in LOOKED_FOR.items():
         field.click()
-        field.fill(words)
+        field.fill("")
+        field.press_sequentially(words)
         try:
             page.locator(f'.md-search-result__item a[href*="{wanted}"]').first.wait_for(
                 state="attached", timeout=20_000

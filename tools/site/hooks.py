@@ -74,12 +74,20 @@ def _moved(text: str) -> str:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Indented blocks are equations, and marks stand for what is made here: the board is linked where it was built."""
     markdown = set_equations(markdown)
+    page.meta.setdefault("search", {"boost": _weight(page.file.src_uri)})
     board = Path(config.site_dir).parent / "index.html"
     link = '<a href="../index.html">The board of the published results</a>' if board.is_file() else ""
     for mark, made in (("board", lambda: link), ("names", name_table), ("suite models", suite_models)):
         if f"<!-- {mark} -->" in markdown:
             markdown = markdown.replace(f"<!-- {mark} -->", made())
     return markdown
+
+
+def _weight(path: str) -> float:
+    """How far up the search lists a page: what explains a name before the reasons for it and the history."""
+    if path.startswith(("reference/", "tutorials/")):
+        return 2
+    return 0.4 if path.startswith(("decisions/", "changelog", "paper-errata")) else 1
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
