@@ -7,6 +7,7 @@ Needs MkDocs (extra `docs`), a browser and, for axe, npm or `build/axe.min.js`. 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -79,6 +80,13 @@ def test_no_link_is_broken_and_nothing_comes_from_the_network(site):
                 if unquote(parts.fragment) not in pages[key].ids and parts.fragment != "__top":
                     broken.append(f"{name} links to {link}, which has no such place")
     assert broken == []
+
+
+def test_the_star_of_a_solution_is_not_taken_for_emphasis(site):
+    """y*(x) twice in a paragraph, unless it is code or escaped, makes what is between them italic."""
+    for path in site.rglob("*.html"):
+        for text in re.findall(r"(?s)<em>(.*?)</em>", path.read_text(encoding="utf-8")):
+            assert text.count("(") == text.count(")") and not text.startswith(","), f"{path.name}: {text}"
 
 
 @pytest.fixture(scope="module")
