@@ -124,6 +124,11 @@ def test_a_first_order_winner_is_not_praised_twice():
     assert "apart" not in said
 
 
+def test_many_ties_are_counted():
+    said = advice(board(*((name, "HVP", 0.8, 1.0, "a") for name in "abcdefghijkl")))
+    assert "cannot tell <code>b</code>, <code>c</code>, <code>d</code> and 8 others apart" in said
+
+
 def test_the_tuned_board_has_a_sentence_of_its_own():
     said = tuned_advice(
         board(("a", "HVP", 0.8, 1.0, "a"), ("b", "HVP", 0.8, 1.1, "a"), ("c", "gradient", 0.4, 3.0, "b"))

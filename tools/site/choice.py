@@ -89,7 +89,8 @@ def tuned_advice(rows: pd.DataFrame) -> str:
 def _ties(rows: pd.DataFrame) -> list[str]:
     best = rows.iloc[0]
     tied = [method for method in rows.loc[share_a_band(rows, best["bands"]), "method"] if method != best["method"]]
-    return [f"The board cannot tell {_listed(tied)} apart from it."] if tied else []
+    named = _listed(tied) if 0 < len(tied) <= 8 else f"{', '.join(map(code, tied[:3]))} and {len(tied) - 3} others"
+    return [f"The board cannot tell {named} apart from it."] if tied else []
 
 
 def _share(row: Any) -> str:
