@@ -110,7 +110,7 @@ def solve(
     dtype: str | torch.dtype | None = None,
     **params: Any,
 ) -> Solution:
-    """Minimise f(x, y*(x)) over x, y*(x) = argmin over y of g(x, y), for two torch functions that return a scalar.
+    """Minimise `f(x, y*(x))` over x, `y*(x) = argmin over y of g(x, y)`, for two torch functions that return a scalar.
 
         bilevelbench.solve(f, g, x0, y0)
         bilevelbench.solve(f, g, x0, y0, algorithm="f2ba", eta_x=0.1, lam=100, steps=500)

@@ -43,7 +43,7 @@ class JointProductQuery(Protocol):
 class Oracle(Loops):
     """Derivatives, samples, constants and random numbers for one pack of lanes.
 
-    A query takes x (*P, L, dx) and y (*P, L, dy), charges each lane that is on, and answers with detached tensors.
+    A query takes x, `(*P, L, dx)`, and y, `(*P, L, dy)`, charges each lane that is on, and answers with detached tensors.
     `xi` is a Sample, or None for the exact answer. What a method does not declare in `uses` is refused. An agent's oracle
     has a `part`: it asks what the agent holds, with samples of its own, while the method's own draws are the same for all.
     """

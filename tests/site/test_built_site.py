@@ -7,6 +7,7 @@ Needs MkDocs (extra `docs`), a browser and, for axe, npm or `build/axe.min.js`. 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -81,6 +82,13 @@ def test_no_link_is_broken_and_nothing_comes_from_the_network(site):
     assert broken == []
 
 
+def test_the_star_of_a_solution_is_not_taken_for_emphasis(site):
+    """y*(x) twice in a paragraph, unless it is code or escaped, makes what is between them italic."""
+    for path in site.rglob("*.html"):
+        for text in re.findall(r"(?s)<em>(.*?)</em>", path.read_text(encoding="utf-8")):
+            assert (text.count("("), text[:1] == ",") == (text.count(")"), False), f"{path.name}: {text}"
+
+
 @pytest.fixture(scope="module")
 def browser():
     with chromium() as one:
@@ -131,7 +139,7 @@ LOOKED_FOR = {
     "constant": "reference/methods.html",
     "state": "reference/methods.html",
     "rows": "tutorials/finite-sum.html",
-    "weight": "reference/problems.html",
+    "weight": "tutorials/finite-sum.html",
     "metrics": "reference/problems.html",
     "x_limit": "reference/problems.html",
     "seeded_module": "reference/problems.html",
@@ -148,7 +156,8 @@ def test_the_search_finds_offline_what_authors_look_for(site, browser):
     field, missing = page.locator("input[name=query]"), []
     for words, wanted in LOOKED_FOR.items():
         field.click()
-        field.fill(words)
+        field.fill("")
+        field.press_sequentially(words)
         try:
             page.locator(f'.md-search-result__item a[href*="{wanted}"]').first.wait_for(
                 state="attached", timeout=20_000

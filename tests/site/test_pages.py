@@ -16,7 +16,7 @@ import bilevelbench
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "site"))
 
-from choice import advice, choice_page  # noqa: E402
+from choice import advice, choice_page, tuned_advice  # noqa: E402
 from command_line import command_line_page, examples, verbs  # noqa: E402
 from fragments import docstring, set_equations  # noqa: E402
 from mathematics import GREEK, equation, equations  # noqa: E402
@@ -124,10 +124,26 @@ def test_a_first_order_winner_is_not_praised_twice():
     assert "apart" not in said
 
 
+def test_many_ties_are_counted():
+    said = advice(board(*((name, "HVP", 0.8, 1.0, "a") for name in "abcdefghijkl")))
+    assert "cannot tell <code>b</code>, <code>c</code>, <code>d</code> and 8 others apart" in said
+
+
+def test_the_tuned_board_has_a_sentence_of_its_own():
+    said = tuned_advice(
+        board(("a", "HVP", 0.8, 1.0, "a"), ("b", "HVP", 0.8, 1.1, "a"), ("c", "gradient", 0.4, 3.0, "b"))
+    )
+    assert "mean rank is that of <code>a</code>, which reached 8 of 10 goals" in said
+    assert "cannot tell <code>b</code> apart" in said
+    said = tuned_advice(board(("a", "HVP", 0.0, float("inf"), "a")))
+    assert "no method reached any accuracy" in said
+
+
 def test_the_page_has_a_table_for_each_board():
     rows = board(("aid", "HVP", 0.8, 1.0, "a")).drop(columns="oracle")
-    page = choice_page({"deterministic": rows, "full": rows}, {"aid": {"oracle": "HVP"}}, "lead")
+    page = choice_page({"deterministic": rows, "full": rows}, {"aid": {"oracle": "HVP"}}, "lead", {"full": rows})
     assert page.count("<table>") == 2
+    assert page.count("With [tuned parameters]") == 1
     assert "## Deterministic" in page
     assert 'href="catalogue/methods/aid.html"' in page
 

@@ -34,13 +34,21 @@ Ask three questions:
 """
 
 
-def choice_page(boards: Mapping[str, pd.DataFrame], kinds: Mapping[str, Mapping[str, str]], lead: str) -> str:
-    """`boards` has the rows of each setting's board, out of the box; `kinds` says which oracle a method needs."""
+def choice_page(
+    boards: Mapping[str, pd.DataFrame],
+    kinds: Mapping[str, Mapping[str, str]],
+    lead: str,
+    tuned: Mapping[str, pd.DataFrame],
+) -> str:
+    """`boards` has the rows of each setting's board, out of the box; `kinds` says which oracle a method needs. `tuned` has
+    those of the tuned boards that are published."""
     parts = [HEAD, lead]
     for setting, rows in boards.items():
         known = rows.assign(oracle=[kinds[method]["oracle"] for method in rows["method"]])
         about = SETTINGS[setting]
         parts += [f"\n## {about.name.capitalize()}\n", f"{about.what} {advice(known)}\n", _table(known.head(SHOWN)), ""]
+        if setting in tuned:
+            parts += [tuned_advice(tuned[setting]), ""]
     return "\n".join(parts)
 
 
@@ -55,10 +63,7 @@ def advice(rows: pd.DataFrame) -> str:
             f"No method reached half of the goals with its default parameters; {code(most['method'])} reached most, "
             f"{_share(most)}. Tune before you choose."
         )
-    tied = [method for method in rows.loc[share_a_band(rows, best["bands"]), "method"] if method != best["method"]]
-    said = [f"Begin with {code(best['method'])}: it has the best mean rank and reached {_share(best)}."]
-    if tied:
-        said.append(f"The board cannot tell {_listed(tied)} apart from it.")
+    said = [f"Begin with {code(best['method'])}: it has the best mean rank and reached {_share(best)}.", *_ties(rows)]
     gradient = rows[rows["oracle"] == "gradient"]
     if best["oracle"] != "gradient" and len(gradient):
         first = gradient.iloc[0]
@@ -67,6 +72,25 @@ def advice(rows: pd.DataFrame) -> str:
             f"{_price(first)}."
         )
     return " ".join(said)
+
+
+def tuned_advice(rows: pd.DataFrame) -> str:
+    """The same for methods whose parameters a search has found."""
+    best = rows.iloc[0]
+    if best["reached"] == 0:
+        return "With tuned parameters no method reached any accuracy either."
+    said = (
+        "With [tuned parameters](concepts/tuning.md), from a search of the same cost for every method, the best mean rank is "
+        f"that of {code(best['method'])}, which reached {_share(best)}."
+    )
+    return " ".join([said, *_ties(rows)])
+
+
+def _ties(rows: pd.DataFrame) -> list[str]:
+    best = rows.iloc[0]
+    tied = [method for method in rows.loc[share_a_band(rows, best["bands"]), "method"] if method != best["method"]]
+    named = _listed(tied) if 0 < len(tied) <= 8 else f"{', '.join(map(code, tied[:3]))} and {len(tied) - 3} others"
+    return [f"The board cannot tell {named} apart from it."] if tied else []
 
 
 def _share(row: Any) -> str:

@@ -52,18 +52,20 @@ def pages() -> list[tuple[str, str]]:
 def which_method() -> str:
     folders = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name != "facts")
     site = Site(load([RESULTS / "facts", *folders]), "make page")
-    boards = {board.setting: board.rows for board in site.boards if board.mode == "default"}
+    boards, tuned = (
+        {board.setting: board.rows for board in site.boards if board.mode == mode} for mode in ("default", "tuned")
+    )
     trials = len(site.runs)
     lead = (
         f"The numbers are those of the published results, {trials:,} trials of {len(site.methods)} methods on "
-        f"{len(site.titles)} problems; the tables are about default parameters. A *goal* is to bring |grad phi| (on the last "
+        f"{len(site.titles)} problems; the tables show default parameters. A *goal* is to bring |grad phi| (on the last "
         "board, the smallest eps for which a point is second-order stationary) in one trial down to a given share of its "
         "start. There are twelve such shares, from 10^-0.5 to 10^-6. *Reached* is the share of goals that were "
         "reached. *Cost / best* is the cost over that of the best method, in the median over problems and accuracies, with a "
         "Hessian-vector product at the price of one gradient. A rank comes with an interval, in which it lies if problems "
         "and trials are drawn again."
     )
-    return choice_page(boards, site.kinds, lead)
+    return choice_page(boards, site.kinds, lead, tuned)
 
 
 def _moved(text: str) -> str:
@@ -74,12 +76,20 @@ def _moved(text: str) -> str:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Indented blocks are equations, and marks stand for what is made here: the board is linked where it was built."""
     markdown = set_equations(markdown)
+    page.meta.setdefault("search", {"boost": _weight(page.file.src_uri)})
     board = Path(config.site_dir).parent / "index.html"
     link = '<a href="../index.html">The board of the published results</a>' if board.is_file() else ""
     for mark, made in (("board", lambda: link), ("names", name_table), ("suite models", suite_models)):
         if f"<!-- {mark} -->" in markdown:
             markdown = markdown.replace(f"<!-- {mark} -->", made())
     return markdown
+
+
+def _weight(path: str) -> float:
+    """How far up the search lists a page: what explains a name before the reasons for it and the history."""
+    if path.startswith(("reference/", "tutorials/")):
+        return 2
+    return 0.4 if path.startswith(("decisions/", "changelog", "paper-errata")) else 1
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:

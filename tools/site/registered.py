@@ -83,5 +83,5 @@ def _claim(claim: dict[str, Any]) -> str:
     cost += f"^{claim['log_power']}" if (claim["log_power"] or 1) != 1 else ""
     place = claim["setting"] if claim["table"] is None else f"table {claim['table']}, {claim['setting']}"
     source = f"; {escape(claim['reference'])}" if claim["reference"] else ""
-    note = f" {escape(claim['footnote'])}" if claim["footnote"] else ""
+    note = f" {escape(claim['footnote'])}".replace("*", "&#42;") if claim["footnote"] else ""  # y*, not emphasis
     return f"{escape(place)}: cost of order {equation(cost)}{source}.{note}"
