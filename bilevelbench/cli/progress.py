@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from bilevelbench.execute.run import outstanding, run_packs
 from bilevelbench.plan.trial import Trial
 from bilevelbench.report.analysis.failures import not_compiled, sentences
 from bilevelbench.report.analysis.intervals import ranking
+from bilevelbench.report.analysis.metrics import with_metrics
 from bilevelbench.report.analysis.summary import (
     MAPPED,
     RANKING,
@@ -158,8 +160,10 @@ def print_table(console: Console, results: Results) -> None:
     """
     exact = summary(results)
     people = readable(exact)
-    columns = [c for c in people.columns if c != "problem" and (c != "trials" or console.width >= 100)]
     for problem, rows in people.groupby("problem", sort=False):
+        if (rows["|grad phi|"] == "–").all():  # the problem's metrics are then all that there is to see
+            rows = with_metrics(results, exact[exact["problem"] == problem], rows)
+        columns = [c for c in rows.columns if c != "problem" and (c != "trials" or console.width >= 100)]
         rest = sum(2 + max(_width(_header(c)), *map(_width, rows[c].astype(str))) for c in columns[1:-1])
         ended = min(24, max(map(len, rows["ended"])))
         room = max(16, console.width - rest - ended - 2)
@@ -188,7 +192,8 @@ def print_table(console: Console, results: Results) -> None:
 
 
 def _header(column: str) -> str:
-    return column.replace("cost to ", "cost to\n").replace("|grad phi|", "|grad\nphi|").replace("HVP + ", "HVP +\n")
+    """On two lines where it has two parts; the names of metrics have underscores."""
+    return re.sub(r"(cost to|HVP \+|\|grad) |(?<=_)(?=\w)", r"\1\n", column)
 
 
 def _width(text: str) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+
 import made
 import numpy as np
 import pytest
+from rich.console import Console
 
+from bilevelbench.cli.progress import print_table
 from bilevelbench.report.analysis.metrics import final_metrics, with_metrics
 from bilevelbench.report.analysis.summary import readable, summary
 from bilevelbench.report.contents import Report
@@ -49,6 +53,11 @@ def test_metrics_take_the_place_of_norms_that_were_not_evaluated(norms):
     page = html.document(Report(data))
     assert "test_loss" in page
     assert ("cost to 0.1" in page) == norms
+    console = Console(width=100, file=io.StringIO())
+    print_table(console, data)
+    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    assert any("test_" in line for line in lines) != norms, "the terminal has room for one of them"
+    assert any("cost" in line for line in lines) == norms
 
 
 def test_without_metrics_a_table_stays_as_it_is():
