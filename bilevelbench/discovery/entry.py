@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -63,11 +64,14 @@ def wrong_executor(item: Any) -> str | None:
 
 
 def load_apart(load: Callable[[], M]) -> M:
-    """What `load` imports. A plugin that goes to another folder meanwhile goes alone, and its KeyboardInterrupt is its own."""
+    """What `load` imports. A plugin that goes to another folder meanwhile goes alone, and its KeyboardInterrupt is its own.
+
+    What it prints is not mixed with an answer that another program reads, such as that of `list --json`.
+    """
     here = None
     with contextlib.suppress(OSError):  # a folder that somebody has removed
         here = os.getcwd()
-    with noticing_ctrl_c() as pressed:
+    with noticing_ctrl_c() as pressed, contextlib.redirect_stdout(sys.stderr):
         try:
             return load()
         except KeyboardInterrupt as error:

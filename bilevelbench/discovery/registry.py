@@ -7,10 +7,11 @@ rest down. Plugins are loaded in the order of their distribution's name, the bui
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, distributions, entry_points
+from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,6 +32,8 @@ EXECUTORS = {
     "local": "bilevelbench.execute.local:LocalExecutor",
     "dask": "bilevelbench.execute.dask:DaskExecutor",
 }
+
+_MOST_OFFERED = 10_000  # of a kind, by one plugin
 
 
 @dataclass(frozen=True)
@@ -110,16 +113,13 @@ class Registry:
             ("executor", manager.hook.bilevelbench_executors, self.executors),
         ):
             try:
-                groups = [group.items() if isinstance(group, Mapping) else group for group in hook()]
-                offered = [item for group in groups for item in group]
+                for item in load_apart(partial(_offered, hook)):
+                    offers = True
+                    self._add(kind, item, plugin, version, table)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:
+            except BaseException as error:  # also of a class that cannot be looked at
                 self.failures.append(PluginFailure(plugin, f"its hook for {kind}s failed: {reason_of(error)}"))
-                continue
-            for item in offered:
-                offers = True
-                self._add(kind, item, plugin, version, table)
         if not offers and len(self.failures) == before:
             name = getattr(module, "__name__", repr(module))
             self.failures.append(PluginFailure(plugin, f"{name} offers nothing; does it define a @hookimpl function?"))
@@ -183,6 +183,14 @@ class Registry:
     def _hint(self) -> str:
         """A name may be unknown because its plugin was left out."""
         return f" ({'; '.join(map(str, self.failures))})" if self.failures else ""
+
+
+def _offered(hook: Callable[[], list[Any]]) -> list[Any]:
+    groups = (group.items() if isinstance(group, Mapping) else group for group in hook())
+    offered = list(islice(chain.from_iterable(groups), _MOST_OFFERED + 1))
+    if len(offered) > _MOST_OFFERED:  # perhaps without end
+        raise InvalidInput(f"it offers more than {_MOST_OFFERED:,}; return a list of them")
+    return offered
 
 
 def _order(point: EntryPoint) -> tuple[bool, str, str]:

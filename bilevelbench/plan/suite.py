@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveFloat, ValidationError
 
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput, faults
@@ -51,7 +51,7 @@ class AlgorithmEntry(Frozen):
 
     name: str
     params: dict[str, Any] = {}
-    label: str = ""
+    label: Annotated[str, Field(max_length=200)] = ""
     problems: tuple[str, ...] | None = None
 
     def runs_on(self, problem: Spec) -> bool:
@@ -89,8 +89,8 @@ class Suite(Frozen):
     override: tuple[ProblemEntry, ...] = ()
     also: tuple[ProblemEntry, ...] = ()
     without: tuple[str, ...] = ()
-    seeds: Annotated[int, Field(ge=1, le=MOST)] | tuple[NonNegativeInt, ...] = 1
-    data_seeds: PositiveInt = 1
+    seeds: Annotated[int, Field(ge=1, le=MOST)] | tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = 1
+    data_seeds: Annotated[int, Field(ge=1, le=MOST)] = 1
     budget: Budget
     targets: tuple[PositiveFloat, ...] = ()
     schedule: Schedule = Schedule()

@@ -72,6 +72,11 @@ PLUGINS = {
     "bad_name": good(cls="Blank", name="two words"),
     "hook_raises": "from bilevelbench import hookimpl\n" + HOOK.format(offers="1 / 0"),
     "hook_exits": "from bilevelbench import hookimpl\n" + HOOK.format(offers="exit(3)"),
+    "hook_interrupts": "from bilevelbench import hookimpl\n@hookimpl\ndef bilevelbench_algorithms(): raise KeyboardInterrupt",
+    "hook_endless": "import itertools\nfrom bilevelbench import hookimpl\n"
+    + HOOK.format(offers="").replace("[]", "itertools.count()"),
+    "unseen": good(cls="Unseen", name="a\\x1b[31m"),
+    "chatty": good(name="acme_chatty") + "\nprint('hello')\n",
     "nothing": "x = 1",
     "thief": good(name="f2ba"),
     "zz_late": good(name="acme_gd"),
@@ -86,6 +91,9 @@ WORDS = {
     "bad_name": "'two words' is not a valid name",
     "hook_raises": "its hook for methods failed: ZeroDivisionError",
     "hook_exits": "its hook for methods failed: SystemExit",
+    "hook_interrupts": "its hook for methods failed: ImportError: it raised KeyboardInterrupt, which nobody had pressed",
+    "hook_endless": "its hook for methods failed: InvalidInput: it offers more than 10,000; return a list of them",
+    "unseen": "'a\\x1b[31m' is not a valid name",
     "nothing": "offers nothing; does it define a @hookimpl function?",
     "thief": "its method 'f2ba' is left out: plugin 'bilevelbench' has that name already",
     "zz_late": "its method 'acme_gd' is left out: plugin 'acme' has that name already; rename one",
@@ -130,6 +138,7 @@ def test_installed_plugins_are_found_and_broken_ones_are_named(site):
     plugins = {row["name"]: row["plugin"] for row in listed["methods"]}
     assert plugins["acme_gd"] == "acme 1.2"
     assert plugins["f2ba"].startswith("bilevelbench ")
+    assert plugins["acme_chatty"] == "chatty 1.2"  # although it prints when it is imported
     assert {row["name"] for row in listed["suites"]} >= {"acme_suite", "quick"}
     warnings = done.stderr.splitlines()
     for plugin, words in WORDS.items():

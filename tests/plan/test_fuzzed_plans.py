@@ -7,6 +7,7 @@ from fuzzing import EXAMPLES, mutated_text, mutated_toml, survives
 from hypothesis import strategies as st
 
 from bilevelbench.discovery.registry import registry
+from bilevelbench.errors import InvalidInput
 from bilevelbench.plan.spec_text import parse_spec
 from bilevelbench.plan.suite import load_suites
 from bilevelbench.plan.trial import Budget, Spec
@@ -70,3 +71,18 @@ def test_suites(examples, tmp_path):
 @pytest.mark.parametrize("spaces", [10, 100_000])
 def test_long_white_space_takes_no_longer(spaces):
     assert parse_spec(" " * spaces + "f2ba" + " " * spaces)[0].name == "f2ba"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("data_seeds = 1000000000", "data_seeds = 1000000000: input should be less than or equal to 1000000"),
+        ("seeds = [9223372036854775808]", "input should be less than 9223372036854775808"),
+        (f'algorithm = [{{ name = "f2ba", label = "{"x" * 201}" }}]', "should have at most 200 characters"),
+    ],
+    ids=["data sets", "seed", "label"],
+)
+def test_what_no_table_can_hold_is_refused_before_anything_runs(more, words, tmp_path):
+    (tmp_path / "suite.toml").write_text(f"{more}\n[budget]\nsteps = 1\n")
+    with pytest.raises(InvalidInput, match=words):
+        load_suites(tmp_path / "suite.toml", registry())

@@ -208,16 +208,37 @@ def _started_with(process, env):
         return False
 
 
+def numbers(folder):
+    """What a trial that went to its end has counted and measured, by its id; what the clock has ended has no such end."""
+    runs = load_results(folder).runs.query("status in ('budget', 'target')").set_index("trial_id")
+    return runs[["cost", "first_order", "second_order", "phi", "grad_phi"]]
+
+
 @pytest.mark.slow
 def test_run_all_finishes_with_all_of_them_installed(tmp_path):
-    """Every method, good or bad, has its row; the page shows the name `<img>` and has no such element from it."""
-    install(tmp_path)
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    """Every method, good or bad, has its row; of the bad ones nothing else is left, and the good ones have their numbers.
+
+    The page shows the name `<img>` and has no such element from it.
+    """
+    honest = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "TMPDIR": str(tmp_path / "temporary")}
+    env = {**os.environ, **honest, "OMP_NUM_THREADS": "1"}
     options = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "timeout": 1200}
     limits = ["--steps", "5", "--seconds", "2", "--memory", "2", "--jobs", "2"]
     command = [sys.executable, "-m", "bilevelbench"]
+    (tmp_path / "temporary").mkdir()
+    alone = subprocess.run([*command, "run", "--all", "-p", "quadratic", *limits, "-o", "alone"], **options)
+    assert alone.returncode == 0, alone.stderr
+    install(tmp_path)
+    env["PYTHONPATH"] = f"{tmp_path}:{honest['PYTHONPATH']}"
+    before = {path.name for path in tmp_path.iterdir()}
     done = subprocess.run([*command, "run", "--all", "-p", "quadratic", *limits, "-o", "out"], **options)
     assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.iterdir()} - before <= {"out", "__pycache__"}
+    assert list((tmp_path / "temporary").iterdir()) == []
+    one, two = numbers(tmp_path / "alone"), numbers(tmp_path / "out")
+    both = one.index.intersection(two.index)
+    assert len(both) > 20
+    assert one.loc[both].equals(two.loc[both])
     assert "No module named 'no_such_module_anywhere'" in done.stderr
     assert "its method 'f2ba' is left out: plugin 'bilevelbench' has that name already" in done.stderr
     rows = {row.algorithm: row for row in load_results(tmp_path / "out").runs.itertuples()}
