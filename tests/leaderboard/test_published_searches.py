@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
 
 OFFICIAL = Path(__file__).resolve().parents[2] / "leaderboard" / "results" / "official"
+SMALL = OFFICIAL.parents[1] / "suites" / "small"
 SEARCHED = sorted(OFFICIAL.glob("*_tuned"))
 
 
@@ -18,9 +20,18 @@ def published(request):
     return json.loads((request.param / "tuning.json").read_text("utf-8")), [one for p in packs for one in p["trials"]]
 
 
-def test_there_is_one_for_every_setting():
-    suites = Path(__file__).resolve().parents[2] / "leaderboard" / "suites"
-    assert [path.name for path in SEARCHED] == sorted(f"{path.stem}_tuned" for path in suites.glob("*.toml"))
+def test_each_is_of_a_small_suite_and_has_all_of_its_methods():
+    assert SEARCHED
+    for path in SEARCHED:
+        suite = tomllib.loads((SMALL / f"{path.name.removesuffix('_tuned')}.toml").read_text("utf-8"))
+        search = json.loads((path / "tuning.json").read_text("utf-8"))
+        assert search["title"] == suite["title"]
+        named = {
+            (entry.get("label", entry["name"]), problem["name"])
+            for entry in suite["algorithm"]
+            for problem in suite["problem"]
+        }
+        assert {(row["method"], row["problem"].partition("[")[0]) for row in search["rows"]} == named
 
 
 def test_every_search_cost_the_same_or_says_why_not(published):
