@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # The settings of the official boards, a suite each.
 SETTINGS := $(basename $(notdir $(wildcard leaderboard/suites/*.toml)))
+# The suites that `make tuned` takes; SUITES=leaderboard/suites/small for those whose searches take minutes and not days.
+SUITES ?= leaderboard/suites
 # How the tuned boards are searched for, if not as their suites say, such as TUNING="--trials 12 --budget 5000".
 TUNING ?=
 # Where its trials run, such as EXECUTION="--executor dask --scheduler tcp://192.0.2.1:8786".
@@ -82,7 +84,7 @@ leaderboard: install
 # The tuned boards: a search that costs the same for every method, then its best parameters on data and seeds that it has not seen.
 tuned: install
 	for setting in $(SETTINGS); do \
-	  $(BIN)/bilevelbench tune --suite leaderboard/suites/$$setting.toml -o build/leaderboard/search/$$setting $(TUNING) $(EXECUTION) && \
+	  $(BIN)/bilevelbench tune --suite $(SUITES)/$$setting.toml -o build/leaderboard/search/$$setting $(TUNING) $(EXECUTION) && \
 	  $(BIN)/bilevelbench run --suite build/leaderboard/search/$$setting/best.toml -o build/leaderboard/official/$${setting}_tuned $(EXECUTION) && \
 	  cp build/leaderboard/search/$$setting/tuning.json build/leaderboard/official/$${setting}_tuned/ || exit 1; done
 

@@ -110,6 +110,9 @@ def test_the_boards_that_are_rebuilt_are_all_that_are_published():
     settings = yaml.safe_load(text)["jobs"]["boards"]["strategy"]["matrix"]["setting"]
     assert sorted(settings) == sorted(path.stem for path in (ROOT / "leaderboard" / "suites").glob("*.toml"))
     assert f"for setting in {' '.join(settings)}; do" in text
+    tuned = yaml.safe_load(text)["jobs"]["tuned"]["strategy"]["matrix"]["setting"]
+    assert tuned == settings
+    assert all((ROOT / "leaderboard" / "suites" / "small" / f"{setting}.toml").is_file() for setting in tuned)
 
 
 def test_the_rates_that_are_rebuilt_are_all_that_are_published():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup, escape
 
 from bilevelbench.report.text import number
 
@@ -16,6 +18,11 @@ def script_json(value: Any) -> str:
     """JSON that nothing in a page can take for a tag, whether it stands in a file or in a script element."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def breakable(name: object) -> Markup:
+    """A name that breaks where it may: `source_cleaning[corruption=0.5,n_val=500]` after a comma, and not within a word."""
+    return Markup(re.sub(r"([_,\[])", r"\1<wbr>", str(escape(name))))
 
 
 def number_text(value: Any) -> str:

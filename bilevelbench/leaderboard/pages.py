@@ -14,7 +14,7 @@ from bilevelbench.leaderboard.claims import KINDS, PICTURE, pictures, rate_table
 from bilevelbench.leaderboard.clock import TIMED
 from bilevelbench.leaderboard.collect import MODES, Material
 from bilevelbench.leaderboard.data_files import download_list, downloads, figures, picture, scripts
-from bilevelbench.leaderboard.fragments import duration, exact_text, number_text, polyline, times
+from bilevelbench.leaderboard.fragments import breakable, duration, exact_text, number_text, polyline, times
 from bilevelbench.leaderboard.heat_map import heat_map, running_time_tables, short_names, win_matrix
 from bilevelbench.leaderboard.links import NO_LINKS, PAPER, Links, citation
 from bilevelbench.leaderboard.method_page import MethodPages
@@ -133,9 +133,13 @@ def _lead(site: Site) -> dict[str, Any]:
         "problems": len(site.titles),
         "failed": int(reached.failed(site.runs).sum()),
         "dates": f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else (dates or ["on a day that was not recorded"])[0],
-        "machines": sorted({f"{o['cpu']}, {o['cores']} cores" for o in origins if o["cpu"]}),
+        "machines": sorted({f"{o['cpu']}, {_cores(o['cores'])}" for o in origins if o["cpu"]}),
         "commits": sorted({c for o in origins for c in o["commit"].split(", ") if c}),
     }
+
+
+def _cores(count: str) -> str:
+    return f"{count or 'unknown'} core{'' if count == '1' else 's'}"
 
 
 def _board(site: Site, one: Board) -> dict[str, Any]:
@@ -251,6 +255,7 @@ def _environment() -> Environment:
         "bilevelbench.leaderboard", trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     environment.filters["number"] = number_text
+    environment.filters["breakable"] = breakable
     environment.filters["exact"] = exact_text
     environment.filters["times"] = times
     environment.filters["formula"] = formula

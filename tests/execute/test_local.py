@@ -21,6 +21,7 @@ from bilevelbench.plan.packs import plan
 from bilevelbench.plan.trial import Budget, Spec
 from bilevelbench.plan.trials import make_trial
 from bilevelbench.results.store import Store
+from bilevelbench.results.tables import load_results
 
 pytestmark = pytest.mark.whole
 
@@ -164,6 +165,16 @@ def test_a_pack_is_stored_with_its_trials_and_its_circumstances(outcome, trials)
             assert known[dump["id"]].budget.steps == dump["budget"]["steps"]
         assert record["environment"]["packages"]["torch"]
         assert set(record["commits"]) == {"quadratic", trials[0].algorithm.name}
+        assert "timed" not in record
+
+
+def test_a_pack_that_ran_alone_says_so(tmp_path):
+    known, store = registry(), Store(tmp_path)
+    trials = [named_trial("f2ba", "quadratic", steps=1, seed=seed) for seed in (0, 1)]
+    execution = Execution(jobs=2, timed=True)
+    with execution.open(known) as workers:
+        list(workers(executor.packs_of(trials, execution, known), store))
+    assert [record["timed"] for record in load_results(tmp_path).records] == [True, True]
 
 
 def test_lasting_workers_are_the_same_processes_in_every_run(tmp_path):

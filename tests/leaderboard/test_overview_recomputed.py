@@ -29,6 +29,7 @@ FAILED = {"diverged", "error", "invalid"}
 BOARDS = [
     "second_order",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("deterministic", "partial", "full", "finite_sum")),
+    *(pytest.param(path.name, marks=pytest.mark.slow) for path in sorted(OFFICIAL.glob("*_tuned"))),
 ]
 
 
@@ -198,12 +199,13 @@ def both(request, tmp_path_factory):
     """The page of one published board as text and data, and its scores worked out here."""
     folder = tmp_path_factory.mktemp("site") / "out"
     build([OFFICIAL / request.param, OFFICIAL / "facts"], folder)
-    key = f"default-{request.param.replace('_', '-')}"
+    mode, setting = ("tuned" if request.param.endswith("_tuned") else "default"), request.param.removesuffix("_tuned")
+    key = f"{mode}-{setting.replace('_', '-')}"
     text = (folder / "data" / "board.js").read_text("utf-8")
     data = json.loads(re.search(r"\n\S+ = (.*);\n$", text, re.S)[1])["boards"][key]
     page = (folder / "index.html").read_text("utf-8")
     times = (folder / "running-times" / f"{key}.html").read_text("utf-8")
-    return key, page, data, times, Plain(OFFICIAL / request.param, request.param == "second_order")
+    return key, page, data, times, Plain(OFFICIAL / request.param, setting == "second_order")
 
 
 def plain(html):
@@ -349,7 +351,11 @@ def test_expected_running_times(both):
 
 def test_who_beats_whom_and_who_is_tied(both):
     key, page, _, _, scores = both
-    tied = {name.removesuffix(" here"): set(cells[1][1].split()) for name, cells in table_rows(page, f"ranking-{key}")}
+    letters = {
+        name.removesuffix(" here"): [text for attributes, text in cells if "tied" in attributes]
+        for name, cells in table_rows(page, f"ranking-{key}")
+    }
+    tied = {name: set(text.split()) for name, (text,) in letters.items()}
     label = {" = ".join(names): m for m, names in scores.names.items()}
     rows = [(name.partition(". ")[2], cells) for name, cells in table_rows(page, f"wins-{key}")]
     order = [name for name, _ in rows]

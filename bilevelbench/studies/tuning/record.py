@@ -105,11 +105,15 @@ def _equal_summary(rule: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     equal = min(shares) >= 1 - EQUAL
     level = "spent the same on every method" if equal else "had the same to spend on every method, and could not always"
     return (
-        f"Parameters found by {rule['search']} search, which {level}: {min(shares):.1%} to "
-        f"{max(shares):.1%} of {_amounts(searched)} for each method and problem, on {min(settings)} to {max(settings)} "
-        f"settings{own}, chosen by the median of {rule['by']} at the whole budget. In all "
-        f"{sum(row['trials'] for row in rows):,} trials and {sum(row['seconds'] for row in rows):,.0f} s."
+        f"Parameters found by {rule['search']} search, which {level}: "
+        f"{_span(f'{min(shares):.1%}', f'{max(shares):.1%}')} of {_amounts(searched)} for each method and problem, on "
+        f"{_span(str(min(settings)), str(max(settings)))} settings{own}, chosen by the median of {rule['by']} at the whole "
+        f"budget. In all {sum(row['trials'] for row in rows):,} trials and {sum(row['seconds'] for row in rows):,.0f} s."
     )
+
+
+def _span(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
 
 
 def _amounts(rows: Sequence[dict[str, Any]]) -> str:
