@@ -1,8 +1,9 @@
-"""A hypergradient of a small network ours over that of other libraries, at the same numbers; float64, one thread.
+"""A hypergradient of a small network, ours over that of other libraries, at the same numbers; float64, one thread.
 
-torchopt and higher record the graph of all steps, torchopt's implicit gradient solves the normal equations by conjugate
-gradients. Ours are `unrolled` and `implicit` of the same functions by autograd. Processor time, ratios of minima, taken in
-turns within one run. Nothing is asserted about time here: the numbers go to summary.json. Needs `bilevelbench[peers]`.
+torchopt and higher record the graph of all steps, as `unrolled` does here; torchopt's implicit gradient solves the normal
+equations by conjugate gradients, beside our `implicit`. All by autograd, of the same functions. Processor time, ratios of
+minima, taken in turns within one run. Nothing is asserted about time here: the numbers go to summary.json. Needs
+`bilevelbench[peers]`.
 """
 
 from __future__ import annotations
