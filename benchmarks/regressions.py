@@ -23,6 +23,8 @@ ALLOWED = 0.15
 _GAIN = "_speedup"
 #: What comes on top of something that counts as one: compared with that one, since a share of nearly nothing has no ratio.
 _ON_TOP = ("_share", "_overhead", "_growth")
+#: What is no ratio: it says as much about the machine as about us, and fails nothing.
+_OF_A_MACHINE = ("_seconds", "_mib")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Row:
 
     @property
     def verdict(self) -> str:
+        if self.factor is None and None not in (self.stored, self.now):
+            return "not compared"
         if self.factor is None:
             return "new" if self.stored is None else "not measured"
         return "worse" if not self.factor <= 1 + ALLOWED else "better" if self.factor < 1 - ALLOWED else "as before"
@@ -47,7 +51,7 @@ def compare(now: Mapping[str, float], stored: Mapping[str, float]) -> list[Row]:
 
 
 def _row(name: str, stored: float | None, now: float | None) -> Row:
-    if stored is None or now is None:
+    if stored is None or now is None or name.endswith(_OF_A_MACHINE):
         return Row(name, stored, now, None)
     before, after = _cost(name, stored), _cost(name, now)
     return Row(name, stored, now, after / before if math.isfinite(after) else math.inf)

@@ -1,11 +1,14 @@
 """A gradient of 20 newsgroups over its two sparse products, and a step against plain autograd; float32, one thread.
 
 On the real posts where they are, on `newsgroups_synthetic` of the same size where not. Ratios are of minima, taken in
-turns within one run. Nothing is asserted about time here: the numbers go to summary.json.
+turns within one run. Nothing is asserted about time here: the numbers go to summary.json. Beside the ratios: seconds of y*
+at one point, from y0 and from the y* of another x near by, and the most memory of a trial of F2BA.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -20,6 +23,7 @@ from turns import ratio
 
 from bilevelbench.engine.setup import PreparedPack
 from bilevelbench.model.torch_state import default_dtype
+from bilevelbench.results.tables import load_results
 
 LAM, STEP, X_STEP = 10.0, 5.0, 1000.0
 
@@ -109,3 +113,29 @@ def test_step_over_autograd(benchmark, summary, problem, instance):
     assert (x - expected).norm() < 1e-3 * expected.norm(), "both make the same step"
     summary["news_step_speedup"] = benchmark.pedantic(ratio, args=(plain, ours, 3, time.perf_counter), rounds=1)
     benchmark.extra_info["problem"] = problem.name
+
+
+def test_solve(summary, problem, capsys):
+    """The metric that solves for y*, as figures have it: at x0, and then near by from where the first one ended."""
+    with default_dtype(torch.float32):
+        instance = type(problem)(pretrain=0, solved=True).build()
+    x, y, seconds = instance.x0, instance.y0, []
+    for name in ("cold", "warm"):
+        began = time.perf_counter()
+        instance.metrics["val_loss_solved"](x, y)
+        seconds.append(time.perf_counter() - began)
+        summary[f"news_solve_{name}_seconds"] = seconds[-1]
+        x = x + 0.01 * normal(1, instance.dx)
+    with capsys.disabled():
+        print(f"\ny* from y0 {seconds[0]:.1f} s, from one near by {seconds[1]:.1f} s")
+
+
+def test_memory(summary, problem, tmp_path, capsys):
+    """Ten steps of F2BA in a worker of its own, with the metrics of the figures and without phi."""
+    command = ["run", "-a", "f2ba[lam=10]", "-p", problem.name, "--steps", "10", "--no-phi", "--dtype", "float32"]
+    command = [sys.executable, "-m", "bilevelbench", *command, "--jobs", "1", "-o", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    (peak,) = load_results(tmp_path).runs["peak_memory"]
+    summary["news_peak_mib"] = peak / 2**20
+    with capsys.disabled():
+        print(f"\nF2BA on {problem.name}: {peak / 2**20:.0f} MiB at most")

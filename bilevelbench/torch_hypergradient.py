@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from bilevelbench.errors import InvalidInput, suggestion
+from bilevelbench.model.derivatives import through_descent
 from bilevelbench.model.instance import Instance
 from bilevelbench.model.linear_solvers import Unmetered, conjugate_gradient, neumann_sum, richardson
 from bilevelbench.model.one_lane import OneLane
@@ -90,12 +91,18 @@ def implicit(
 
 
 @torch.no_grad()
-def unrolled(f: Function, g: Function, x: Any, y: Any, *, steps: int = 10, step: float) -> Hypergradient:
+def unrolled(
+    f: Function, g: Function, x: Any, y: Any, *, steps: int = 10, step: float, one_graph: bool = False
+) -> Hypergradient:
     """The gradient of f(x, Y_K(x)) in x, K = `steps`: Y_0 = y, Y_(t+1) = Y_t - step g_y(x, Y_t).
 
-    Y_0 is a constant. The products run backwards through the steps, with K vectors of y's length in memory.
+    Y_0 is a constant. The products run backwards through the steps, with K vectors of y's length in memory. With
+    `one_graph` they run through one graph of all steps, which needs the memory of K graphs of g_y and takes g no second
+    time: the same up to rounding, at the same counts, in half to two thirds of the time.
     """
     at, length = _Point(f, g, x, y), _length(step, "unrolled")
+    if one_graph:
+        return at.through_descent(_whole(steps), length)
     Y = [at.y0]
     for _ in range(_whole(steps)):
         Y.append(Y[-1] - length * at.ask("grad_g_y", Y[-1]))
@@ -134,11 +141,19 @@ class _Point:
         check_alike(*self._x.first, *self._y.first)
         check_modules(self._x, self._y)
         upper, lower = (OneLane(name, Call(function, self._x, self._y)) for name, function in (("f", f), ("g", g)))
-        self._instance = Instance(OwnLevel(upper), OwnLevel(lower), self._x.flat, self._y.flat)
+        self._levels = OwnLevel(upper), OwnLevel(lower)
+        self._instance = Instance(*self._levels, self._x.flat, self._y.flat)
         self._x0, self.y0 = self._x.flat[None], self._y.flat[None]
 
     def ask(self, query: str, y: Tensor, *vector: Tensor) -> Any:
         return self._instance.functions[query](self._x0, y, *vector)
+
+    def through_descent(self, steps: int, length: float) -> Hypergradient:
+        """`unrolled` by one graph. What its backward pass works out is counted as if it had been asked for."""
+        grad, y = through_descent(*self._levels, self._x0, self.y0, steps, length)
+        for query, times in {"grad_g_y": steps, "grad_f": 1, "vp_g": steps - 1, "jvp_g_xy": 1}.items():
+            self._instance.passes[ROW[query]] += times
+        return self.estimate(grad, y=y)
 
     def like_y(self, name: str, given: Any) -> Tensor:
         """What an earlier call left behind."""

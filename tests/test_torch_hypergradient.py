@@ -66,6 +66,20 @@ def test_unrolled_is_the_derivative_of_what_was_computed():
     assert np.abs(got.grad.numpy() - RIDGE).max() > 1e-4
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_one_graph_of_all_steps_is_the_same_at_the_same_counts(steps):
+    """Of several tensors, of which f and g use only some: an input that is not used has gradient zero."""
+    x, y = {"weights": t(X), "idle": t(X[:2])}, [t(0 * Y), t(Y[:3])]
+    f, g = (lambda x, y, of=of: of(x["weights"], y[0]) for of in (ridge_f, ridge_g))
+    slow, fast = (hg.unrolled(f, g, x, y, steps=steps, step=STEP, one_graph=one) for one in (False, True))
+    assert fast.counts == slow.counts
+    assert slow.grad["weights"].abs().min() > 0 or steps == 1  # from zero the first step meets no weight
+    for got, want in ((fast.grad["weights"], slow.grad["weights"]), (fast.y[0], slow.y[0]), (fast.y[1], y[1])):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-15)
+        assert not got.requires_grad
+    assert not fast.grad["idle"].any()
+
+
 def test_penalty_on_a_ridge():
     lam = 50.0
     towards = np.linalg.solve(H + B.T @ B / 30 / lam, A.T @ a / 40 + B.T @ b / 30 / lam)

@@ -155,6 +155,18 @@ def _pulled_back(values: Tensors, inputs: Tensors, weights: Sequence[Tensor | No
     return tuple(torch.zeros_like(t) if g is None else g for g, t in zip(grads, inputs, strict=True))
 
 
+def through_descent(f: InParts, g: InParts, x: Tensor, y: Tensor, steps: int, step: float) -> tuple[Tensor, Tensor]:
+    """The gradient in x of f(x, Y), Y the end of gradient steps on g(x, .) from y, by one graph of them all; and Y."""
+    at = _Point.of(g, x, y)
+    of_x, of_y = at.leaves
+    with torch.enable_grad():
+        for _ in range(steps):
+            slopes = _pulled_back((g.on_parts(of_x, of_y),), of_y, (None,), create_graph=True)
+            of_y = tuple(part - step * slope for part, slope in zip(of_y, slopes, strict=True))
+        grads = _pulled_back((f.on_parts(of_x, of_y),), of_x, (None,))
+    return at.joined(grads, _ONE[0])[0], at.joined(tuple(part.detach() for part in of_y), _ONE[1])[0]
+
+
 class _Products:
     """The products of one function. Its last graph is kept for as long as its point is: cg builds one for all its products.
 

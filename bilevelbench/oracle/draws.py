@@ -7,6 +7,7 @@ over 64-bit integers, then 52 bits to a uniform in (0, 1), then the inverse norm
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -25,7 +26,7 @@ MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 #: The finaliser: shift, xor and multiply, twice, and a last shift and xor.
 MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), 31)
-_BLOCK_NUMBERS = 1 << 15  # draws made at once along the innermost index
+_BLOCK_NUMBERS = 1 << 15  # draws made at once
 BLOCK_LONGEST = 32
 
 
@@ -74,8 +75,8 @@ class Draws:
         self.seeds: U64 = np.array([seed & MASK for seed in seeds], dtype=np.uint64)
         # Lanes of one seed have the same numbers, which are made once: those of lane i are number `which[i]` of the different.
         self._different, self._which = np.unique(self.seeds, return_inverse=True)
-        self._blocks: dict[_Where, tuple[tuple[int, ...], int, F64]] = {}
-        self._tensors: dict[tuple[object, ...], tuple[tuple[int, ...], int, tuple[Tensor, ...]]] = {}
+        self._blocks: dict[_Where, tuple[dict[tuple[int, ...], int], F64]] = {}
+        self._tensors: dict[tuple[object, ...], dict[tuple[int, ...], Tensor]] = {}
 
     def uniform(self, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int) -> F64:
         return self._draw("uniform", purpose, place, indices, count, longest)
@@ -128,33 +129,43 @@ class Draws:
         made: Callable[[F64], Tensor],
     ) -> Tensor:
         """A whole block is turned into tensors at once, which is most of their cost."""
-        outer, index = indices[:-1], indices[-1]
         held = self._tensors.get((where, kind))
-        if held is None or held[0] != outer or not 0 <= index - held[1] < len(held[2]):
-            law, purpose, place, count = where
-            self._draw(law, purpose, place, indices, count, longest)  # holds the block from now on
-            _, first, block = self._blocks[where]
-            held = self._tensors[where, kind] = (outer, first, made(block).unbind(0))
-        return held[2][index - held[1]]
+        if held is None or indices not in held:
+            at, block = self._block(where, indices, longest)
+            held = self._tensors[where, kind] = dict(zip(at, made(block).unbind(0), strict=True))
+        return held[indices]
 
     def _draw(
         self, law: str, purpose: str, place: tuple[int, ...], indices: tuple[int, ...], count: int, longest: int
     ) -> F64:
-        # The last index moves fastest, so its neighbours are made in one go and kept for the calls that follow.
-        outer, index = indices[:-1], indices[-1]
-        where = (law, purpose, place, count)
+        at, block = self._block((law, purpose, place, count), indices, longest)
+        drawn: F64 = block[at[indices]]
+        return drawn
+
+    def _block(self, where: _Where, indices: tuple[int, ...], longest: int) -> tuple[dict[tuple[int, ...], int], F64]:
+        """The numbers at these indices and at those that follow, made in one go and kept; and where each of them is."""
         held = self._blocks.get(where)
-        if held is not None and held[0] == outer and 0 <= index - held[1] < len(held[2]):
-            kept: F64 = held[2][index - held[1]]
-            return kept
-        block = max(1, min(BLOCK_LONGEST, longest, _BLOCK_NUMBERS // max(1, count * len(self.seeds))))
-        first = index - index % block
-        key = np.uint64(fold(purpose, (len(place), *place, *outer)))
-        keys = mix(key + np.arange(first + 1, first + 1 + block, dtype=np.uint64) * np.uint64(GOLDEN))
-        made = numbers(self._different, keys, count)
-        if law == "normal":
-            made = self._quantile(made)
-        made = made[..., self._which]
-        self._blocks[where] = (outer, first, made)
-        chosen: F64 = made[index - first]
-        return chosen
+        if held is None or indices not in held[0]:
+            law, purpose, place, count = where
+            room = max(1, min(BLOCK_LONGEST, _BLOCK_NUMBERS // max(1, count * len(self.seeds))))
+            rounds, inner = _neighbours(indices, longest, room)
+            along = np.arange(inner.start + 1, inner.stop + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+            keys = [mix(np.uint64(fold(purpose, (len(place), *place, *outer))) + along) for outer in rounds]
+            made = numbers(self._different, np.concatenate(keys), count)
+            if law == "normal":
+                made = self._quantile(made)
+            at = {(*outer, index): i for i, (outer, index) in enumerate(itertools.product(rounds, inner))}
+            held = self._blocks[where] = at, made[..., self._which]
+        return held
+
+
+def _neighbours(indices: tuple[int, ...], longest: int, room: int) -> tuple[list[tuple[int, ...]], range]:
+    """At most so many indices around these: those of the innermost loop, and of its next rounds, if it is short."""
+    outer, index = indices[:-1], indices[-1]
+    block = min(longest, room)
+    first = index - index % block
+    if not outer or block < longest:
+        return [outer], range(first, first + block)
+    rounds = room // block
+    start = outer[-1] - outer[-1] % rounds
+    return [(*outer[:-1], j) for j in range(start, start + rounds)], range(first, first + block)
