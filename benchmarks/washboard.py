@@ -2,10 +2,11 @@
 
     python benchmarks/washboard.py "aid (richardson), tuned" 8 16 32 64
     python benchmarks/washboard.py "acc_f2ba, tuned, no restarts" 16 32 64 128 --eps 0.5
+    python benchmarks/washboard.py "f2ba, tuned" 8 16 32 --joint
 
-Loops, penalty, seeds and the rule are those of the row, by its label; the methods are written anew in `washboard.c`. At each kappa the
-longest x-step that gets there is found by bisection to two percent; of that one and of a few shorter ones the best counts. Needs
-a C compiler, `cc`.
+Loops, penalty, seeds and the rule are those of the row, by its label; the methods are written anew in `washboard.c`. At each
+kappa the longest x-step that gets there is found by bisection to two percent; of that one and of a few shorter ones the best
+counts. `--joint` also takes the best K between 1.5 and 8 kappa. Needs a C compiler, `cc`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +34,7 @@ from bilevelbench.studies.rates.suite import RateRow, RateSuite
 _FINE = 1 / 32  # of a doubling
 _SHORTER = (1, 2, 4, 8)  # than the longest that works, in those
 _MOST = 10_000_000
+_JOINT = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0)  # times kappa
 
 #: Steps, or 0, with an x-step and at most so many steps.
 Run = Callable[[float, int], int]
@@ -89,28 +92,42 @@ def best(runs: list[Run], eta: float, most: int) -> tuple[float, float]:
     return eta * 2**power, tried[power]
 
 
-def measured(row: RateRow, suite: RateSuite, kappas: list[float], library: ctypes.CDLL) -> None:
+def tuned(library: ctypes.CDLL, trials: list[Trial], eps: float, eta: float, most: int) -> tuple[float, ...]:
+    """The fewest calls of these trials, with steps, x-step and K or D."""
+    runs = [plain(library, trial, eps) for trial in trials]
+    found, steps = best(runs, eta, most)
+    params = trials[0].algorithm.params
+    calls = steps * (2 + params["D"] + params["N"] if "D" in params else 3 + 3 * params["K"])
+    twice = [run(2 * found, 4 * round(steps)) for run in runs]
+    return calls, steps, found, params.get("K", params.get("D")), max(twice) if all(twice) else math.inf
+
+
+def measured(row: RateRow, suite: RateSuite, kappas: list[float], library: ctypes.CDLL, joint: bool) -> None:
     points: list[tuple[float, ...]] = []
-    eta = None
     for kappa in kappas:
-        trials = [p.trial for p in plan_row(row, suite, registry(), "tuned", grid=[kappa], factor=row.tuned_from)]
-        params = trials[0].algorithm.params
-        start = params["eta_x"] if eta is None else eta * params["eta_x"]
-        runs = [plain(library, trial, row.at_eps) for trial in trials]
-        most = _MOST if not points else round(8 * points[-1][1] * (kappa / points[-1][0]) ** 3)
-        found, steps = best(runs, start, most)
-        eta = found / params["eta_x"]
-        calls = steps * (2 + params["D"] + params["N"] if "D" in params else 3 + 3 * params["K"])
-        log = params[row.over] / kappa**row.over_power if row.over else 1.0
+        planned = [p.trial for p in plan_row(row, suite, registry(), "tuned", grid=[kappa], factor=row.tuned_from)]
+        given = planned[0].algorithm.params
+        choices = [given | {"K": round(times * kappa)} for times in _JOINT] if joint else [given]
+        most = _MOST if not points else round(30 * points[-1][1] * (kappa / points[-1][0]) ** 3)
+        calls, steps, eta, loop, twice = min(
+            tuned(library, [_with(trial, params) for trial in planned], row.at_eps, given["eta_x"], most)
+            for params in choices
+        )
+        log = loop / kappa**row.over_power if row.over else 1.0
         points.append((kappa, steps, calls, calls / log))
-        twice = [run(2 * found, 4 * round(steps)) for run in runs]
-        told = f"kappa {kappa:g}: {steps:.0f} steps, {calls:.4g} calls, x-step {found:.4g}, of twice the length "
-        print(told + (f"{max(twice)} steps" if all(twice) else "not in four times the steps"), flush=True)
+        told = f"kappa {kappa:g}: {steps:.0f} steps, {calls:.4g} calls, loops of {loop:.0f}, x-step {eta:.4g}"
+        then = f"{twice:.0f} steps" if twice < math.inf else "not in four times the steps"
+        print(f"{told}, of twice the length {then}", flush=True)
     logs = np.log(np.array(points))
-    for column, name in enumerate(("steps", "calls", "calls without the logarithm of the loop")[: 3 if row.over else 2], 1):
+    names = ["steps", "calls"] + ["calls without the logarithm of the loop"] * bool(row.over and not joint)
+    for column, name in enumerate(names, 1):
         local = np.diff(logs[:, column]) / np.diff(logs[:, 0])
         slope = np.polyfit(logs[:, 0], logs[:, column], 1)[0]
         print(f"{name}: slope {slope:.3f}, from one to the next {' '.join(f'{s:.3f}' for s in local)}")
+
+
+def _with(trial: Trial, params: dict[str, Any]) -> Trial:
+    return trial.model_copy(update={"algorithm": trial.algorithm.model_copy(update={"params": params})})
 
 
 def main() -> None:
@@ -122,12 +139,13 @@ def main() -> None:
     parser.add_argument("kappa", type=float, nargs="+")
     parser.add_argument("--eps", type=float)
     parser.add_argument("--loops", type=float, help="this share of the K of the theorem, if not that of the row")
+    parser.add_argument("--joint", action="store_true", help="K is tuned as well")
     asked = parser.parse_args()
     row = rows[asked.label]
     times = row.times if asked.loops is None else {"K": asked.loops}
     with tempfile.TemporaryDirectory() as folder:
         row = row.model_copy(update={"at_eps": asked.eps or row.at_eps, "times": times})
-        measured(row, suite, asked.kappa, compiled(Path(folder)))
+        measured(row, suite, asked.kappa, compiled(Path(folder)), asked.joint)
 
 
 if __name__ == "__main__":
