@@ -121,7 +121,9 @@ def _with_rule(row: RateRecord) -> RateRecord:
         and verdict in ("matches", "faster than claimed", "slower than claimed")
     ):
         verdict = compared(row["low_free"], row["high_free"], row["claimed"], target)
-    return {**row, "set_by": set_by, "q": q, "target": target, "verdict": verdict}
+    # They called a part needed that was missed within 1.25 times the steps, which the sentence says by itself.
+    necessity = row["necessity"].removesuffix("; needed")
+    return {**row, "set_by": set_by, "q": q, "target": target, "verdict": verdict, "necessity": necessity}
 
 
 def _with_range(row: RateRecord) -> RateRecord:
@@ -211,7 +213,8 @@ def _reach(row: RateRecord) -> str:
         return "–"
     if row["over"] == "eps":
         return f"{row['eps_max']:.3g} to {row['eps_min']:.3g}, {row['seeds']} seeds"
-    return f"{formula(row['over'])} {row['eps_min']:g} to {row['eps_max']:g}, {row['seeds']} seeds"
+    by = "counted" if row["tuned"] == COUNTED else f"{row['seeds']} seeds"
+    return f"{formula(row['over'])} {row['eps_min']:g} to {row['eps_max']:g}, {by}"
 
 
 def reference(row: RateRecord, rows: Sequence[RateRecord]) -> float | None:

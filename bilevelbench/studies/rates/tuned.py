@@ -4,10 +4,10 @@ The row's own first step is halved until it gets there; then all steps up to fou
 as many outer steps as the best so far took: what takes more is not better. Where the best is twice the first or longer, the
 same again from there. With `tuned_over` this is done for each choice of some other parameters, and the cheapest is taken.
 
-From the third value of a grid on the two before it tell where to look, and how many steps that will take: the pack runs at once,
-from a little below the last best step on, and no run is spent on finding one that works. Only if none of its steps gets there
-within those outer steps does the search go on as for the first value. A round has one value of every row, so that
-all workers are busy. The results decide what is tried next, so a search that was stopped goes on where it was.
+From the third value of a grid on the two before it tell where to look, and how many steps that will take: the pack runs at
+once, from a little below the x-step expected, and no run is spent on finding one that works. Only if nothing gets there within
+those outer steps is the value searched as the first one is. A round has one value of every row, so that all workers are busy.
+The results decide what is tried next, so a search that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BELOW, _LONGER = 0.25, 1.25  # of what two values predict: powers of two below 
 class _Search:
     """What was tried at one value: by the power of two on the first x-step, the mean logarithm of the calls, or infinity.
 
-    `base` is the power from which it looks upwards, and `guess` the outer steps that the first pack may take; 0: that was wrong.
+    `base` is the power from which it looks upwards, `guess` the outer steps that the first pack may take; 0: it was wrong.
     """
 
     value: float
@@ -75,7 +75,7 @@ class _Search:
         return self.steps[best]
 
     def follow(self, last: _Search, before: _Search) -> None:
-        """Start where the two values before this one say: x-steps and outer steps are on their line, with room below and above."""
+        """Start where the two values before this one say: x-steps and outer steps are on their line, with some room."""
         if last.best is None or before.best is None:
             return
         on = math.log(self.value / last.value) / math.log(last.value / before.value)
@@ -84,7 +84,7 @@ class _Search:
         self.guess = math.ceil(_LONGER * steps * (steps / earlier) ** on)
 
     def doubt(self) -> None:
-        """If nothing got there within the steps that were guessed, look as for the first value: what was tried tells too little."""
+        """If nothing got there within the steps that were guessed, search as at the first value: too little was learnt."""
         if self.guess and self.best is None:
             self.base, self.guess = self.base - 1, 0
             self.tried.clear()

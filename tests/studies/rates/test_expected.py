@@ -194,6 +194,13 @@ def test_row_of_an_older_file_gets_the_expected_slope_of_its_rule_and_a_verdict_
     assert row["verdict"] == word
 
 
+def test_row_of_an_older_file_calls_nothing_needed(tmp_path):
+    path = tmp_path / "rates.json"
+    path.write_text(json.dumps({"title": "t", "rows": [old_row(necessity="lam = 1: 0.05 by 0 of 16 seeds; needed")]}))
+    (row,) = read_rates(path).rows
+    assert row["necessity"] == "lam = 1: 0.05 by 0 of 16 seeds"
+
+
 def test_row_that_names_its_rule_is_read_as_it_is(tmp_path):
     path = tmp_path / "rates.json"
     given = old_row(set_by="eps", q=1.3, target=2.77, verdict="slower than claimed")

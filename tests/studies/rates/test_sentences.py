@@ -73,6 +73,12 @@ def test_row_without_a_claim_or_a_slope_has_dashes():
     assert [row[name] for name in ("claimed", "expected", "decides", "second half", "calls", "range")] == ["–"] * 6
 
 
+def test_row_that_was_counted_has_no_seeds():
+    row = {"over": "kappa", "eps_min": 8.0, "eps_max": 64.0, "seeds": 1}
+    assert shown(**row, tuned="counted, not run")["range"] == "κ 8 to 64, counted"
+    assert shown(**row | {"seeds": 2})["range"] == "κ 8 to 64, 2 seeds"
+
+
 def test_lower_bound_stands_beside_what_is_expected():
     assert shown(claimed=3.5, target=3.5, over="kappa", lower_bound=2.5)["expected"] == "3.50, at least 2.5"
     assert shown(claimed=3.5, target=3.5, over="kappa")["claimed"] == "O(κ³·⁵)"
