@@ -125,7 +125,7 @@ def rows(page, key="default-deterministic"):
     return page.eval_on_selector_all(
         f"#ranking-{key} tbody tr",
         "rows => rows.filter(r => r.offsetParent !== null).map(r => [r.cells[1].textContent.trim(), "
-        "Number(r.cells[0].querySelector('.n').textContent), r.cells[4].textContent.trim()])",
+        "Number(r.cells[0].querySelector('.n').textContent), r.querySelector('.relative').textContent.trim()])",
     )
 
 
