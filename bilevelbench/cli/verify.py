@@ -38,6 +38,9 @@ def verify(
     file: Files = None,
     jobs: Jobs = None,
     memory: Memory = None,
+    seconds: Annotated[
+        float, typer.Option(help="How many seconds a trial may take here; one that takes longer counts as not run.")
+    ] = 3600.0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The file for the verdicts. Default: verify.json in the folder.")
     ] = None,
@@ -59,8 +62,8 @@ def verify(
         chosen = secrets.randbelow(2**31) if seed is None else seed
         typer.echo(f"seed of the sample: {chosen}")
         found = judge(
-            folder, Here.of(registry(), file or []), Execution(jobs=jobs, memory=memory), sample=sample, seed=chosen,
-            against=None if against is None else against.absolute(),
+            folder, Here.of(registry(), file or []), Execution(jobs=jobs, memory=memory, patience=seconds),
+            sample=sample, seed=chosen, against=None if against is None else against.absolute(),
         )  # fmt: skip
     print_rows("verdicts", _printable(found.rows()))
     typer.echo(found.sentence())

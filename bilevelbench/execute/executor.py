@@ -50,7 +50,8 @@ class Execution:
 
     `jobs` workers, 0 for this process; `memory` in GiB for each worker; `timed` runs one trial at a time, for time axes;
     a worker that hangs is killed `grace` seconds after twice its trial's seconds; `scheduler` is the address of a cluster.
-    `isolate`: plugins of others run in an empty folder, without a network, and cannot write to the results.
+    `isolate`: plugins of others run in an empty folder, without a network, and cannot write to the results. `patience`: the
+    seconds after which a pack in a worker is ended, whatever its trials ask for.
     """
 
     executor: str = "local"
@@ -60,6 +61,7 @@ class Execution:
     grace: float = GRACE
     scheduler: str | None = None
     isolate: bool = False
+    patience: float | None = None
 
     def __post_init__(self) -> None:
         """Mistakes that can be seen without knowing the executor; `Executor.check` sees the others."""
@@ -69,6 +71,8 @@ class Execution:
             raise InvalidInput(f"--memory {self.memory:g}: a limit is a number of GiB above 0")
         if not self.grace >= 0:
             raise InvalidInput(f"grace = {self.grace:g}: give a number of seconds, 0 or more")
+        if self.patience is not None and not self.patience > 0:
+            raise InvalidInput(f"--seconds {self.patience:g}: give a number of seconds above 0")
         if self.scheduler is not None and not self.scheduler.strip():
             raise InvalidInput("--scheduler is empty; give an address such as tcp://192.0.2.1:8786, or leave it out")
 

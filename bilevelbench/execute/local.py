@@ -141,14 +141,14 @@ class LocalExecutor(Executor):
             raise
 
     def _submit(self, pack: Pack, store: Store) -> Any:
-        limit = _limit(pack, self.execution.grace)
+        limit = _limit(pack, self.execution)
         with ignore_sigint_in_children():
             return self._pool.schedule(_work, args=(as_json(pack), str(store.folder), limit, self.execution.timed))
 
     def _contain(self, pack: Pack, store: Store) -> Any:
         if self._containers is None:
             self._containers = Containers(self.jobs, self.execution, _work_apart)
-        return self._containers.submit(pack, store, _limit(pack, self.execution.grace))
+        return self._containers.submit(pack, store, _limit(pack, self.execution))
 
     def _start(self, size: int) -> None:
         if size > self._size:  # workers that are fewer than the packs want are replaced
@@ -202,10 +202,11 @@ def _work_apart(dumps: list[dict[str, Any]], folder: str, limit: float | None) -
     return answer if isinstance(answer, str) else None
 
 
-def _limit(pack: Pack, grace: float) -> float | None:
+def _limit(pack: Pack, execution: Execution) -> float | None:
     seconds = [trial.budget.seconds for trial in pack]
     longest = max((s for s in seconds if s is not None), default=None)
-    return None if longest is None or None in seconds else _PATIENCE * longest + grace
+    limits = [] if longest is None or None in seconds else [_PATIENCE * longest + execution.grace]
+    return min([*limits, *([] if execution.patience is None else [execution.patience])], default=None)
 
 
 def _no_workers(memory: float | None) -> str:

@@ -271,6 +271,18 @@ def test_a_worker_answers_mistakes_with_sentences(file, tmp_path):
     assert done.statuses == ("budget",)
 
 
+def test_a_pack_may_take_no_longer_than_whoever_runs_it_has_patience(file):
+    """Whatever its trials ask for: those of strangers may ask for years."""
+    endless, timed = trial(file), trial(file).model_copy(update={"budget": Budget(seconds=10.0)})
+    for pack, patience, limit in (
+        ((endless,), None, None), ((endless,), 5.0, 5.0), ((timed,), None, 23.0), ((timed,), 5.0, 5.0), ((timed,), 99.0, 23.0),
+        ((timed, endless), None, None),
+    ):  # fmt: skip
+        assert local._limit(pack, Execution(grace=3.0, patience=patience)) == limit
+    with pytest.raises(InvalidInput, match="--seconds 0: give a number of seconds above 0"):
+        Execution(patience=0.0)
+
+
 def test_objects_of_this_session_cannot_be_sent(file, tmp_path):
     mine = trial(file).model_copy(update={"plugin": "this session"})
     with pytest.raises(InvalidInput, match="an object of this session cannot be sent to a worker"):

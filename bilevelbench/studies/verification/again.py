@@ -128,10 +128,18 @@ def judge(stored: Tables, here: Tables) -> tuple[TrialVerdict, str]:
     """The verdict on one trial, and why. Each side has its row and its curve."""
     stored, here = on_common_parameters(stored, here)
     (was,), (now,) = (tables[0].to_dict("records") for tables in (stored, here))
+    at_fault = [row["status"] == Status.ERROR and str(row["message"]).startswith(_HERE) for row in (was, now)]
+    if at_fault == [False, True]:
+        return TrialVerdict.NOT_RUN, f"here it {now['message']}"
     if now["status"] == Status.ERROR and was["status"] != Status.ERROR:
-        if str(now["message"]).startswith(_HERE):
-            return TrialVerdict.NOT_RUN, f"here it {now['message']}"
         return TrialVerdict.DIFFERS, f"it ended by {was['status']}, and here it failed: {now['message']}"
+    # what the clock has ended is compared as far as it goes, which would make a budget of no time a licence
+    if (
+        now["status"] == Status.TIMEOUT
+        and now["steps"] < was["steps"]
+        and first_difference(stored, here, GROWING) is None
+    ):
+        return TrialVerdict.NOT_RUN, f"here its time was over after {now['steps']} of {was['steps']} steps, which agree"
     ends = [(row["status"], row["steps"]) for row in (was, now)]
     if first_difference(stored, here, EXACT) is None:
         if ends[0] == ends[1] or Status.TIMEOUT in (was["status"], now["status"]):

@@ -390,6 +390,32 @@ def test_an_end_that_was_moved_differs_although_every_bit_agrees(honest):
     assert "every evaluation is the same to the last bit, and yet it ends by stopped" in why
 
 
+def test_what_the_clock_has_ended_here_is_not_reproduced(honest):
+    """Or a trial that asks for no time could tell anything after its first evaluation."""
+    draft = of(honest, "f2ba")
+    one = draft.runs.iloc[:1]
+    curve = draft.curve[draft.curve["trial_id"] == one["trial_id"].iloc[0]]
+    short = one.assign(status="timeout", steps=int(curve["step"].iloc[1]))
+    found, why = judge((one, curve), (short, curve.iloc[:2]))
+    assert found is TrialVerdict.NOT_RUN
+    assert f"after {short['steps'].iloc[0]} of {one['steps'].iloc[0]} steps, which agree" in why
+    assert judge((short, curve.iloc[:2]), (one, curve))[0] is TrialVerdict.REPRODUCED  # whose every evaluation was seen
+    other = curve.iloc[:2].assign(phi=curve["phi"].iloc[:2] * 2)
+    assert judge((one, curve), (short, other))[0] is TrialVerdict.DIFFERS
+
+
+@pytest.mark.slow  # test_local.py tries the limit always
+def test_a_trial_that_would_take_for_ever_is_not_run(honest, tmp_path):
+    """A stranger chooses the budget."""
+    draft = of(honest, "f2ba")
+    draft.ask_for(budget={"cost": 1e15}, targets=[])
+    draft.runs["status"] = "error"
+    put(tmp_path, draft)
+    found = verify(tmp_path, Here(registry()), Execution(jobs=1, patience=1.0), sample=2, seed=3)
+    assert {one.verdict for one in found.judged} == {TrialVerdict.NOT_RUN}
+    assert "hung: gave no answer long after its time" in found.judged[0].why
+
+
 def test_a_parameter_that_the_plugin_was_given_since_is_no_difference(honest, tmp_path):
     """The numbers are compared in any case; a parameter that both name has to be the same."""
     older = of(honest, "f2ba")
