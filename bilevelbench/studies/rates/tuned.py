@@ -64,7 +64,7 @@ class _Search:
             return [self.base + part for part in (0.0, *_ABOVE)]
         if best is None:
             lower = min(self.tried, default=self.base + 1) - 1
-            return [lower] if -lower <= _FURTHEST else []
+            return [lower] if -lower <= _FURTHEST or not self.tried else []
         known = self.base + math.floor(best - self.base)
         return [p for part in _ABOVE if (p := known + part) not in self.tried and p <= _FURTHEST]
 
@@ -80,7 +80,8 @@ class _Search:
             return
         on = math.log(self.value / last.value) / math.log(last.value / before.value)
         steps, earlier = last.steps[last.best], before.steps[before.best]
-        self.base = min(last.best, last.best + on * (last.best - before.best)) - _BELOW
+        expected = min(last.best, last.best + on * (last.best - before.best))
+        self.base = math.floor(_FINE * (expected - _BELOW)) / _FINE  # exact in binary, as all powers are
         self.guess = math.ceil(_LONGER * steps * (steps / earlier) ** on)
 
     def doubt(self) -> None:

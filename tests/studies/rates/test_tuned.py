@@ -47,6 +47,13 @@ def test_search_finds_what_is_not_where_the_values_before_it_say(third):
     assert found.twice() is not None
 
 
+def test_value_is_tried_once_even_if_those_before_it_are_at_the_end():
+    found = _Search(4.0, base=-19.5, guess=10)
+    searched(-math.inf, found)
+    assert found.best is None
+    assert found.tried
+
+
 def test_value_of_which_nothing_is_known_before_it_is_searched_from_the_first_step():
     found = _Search(4.0)
     found.follow(searched(-math.inf, _Search(2.0)), searched(3.6))
