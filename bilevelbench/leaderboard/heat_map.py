@@ -12,6 +12,8 @@ from bilevelbench.report.analysis.ranking import by_problem, medians, power, unc
 from bilevelbench.report.analysis.summary import span
 from bilevelbench.report.text import number, superscripts
 
+#: Who beats whom is shown for so many methods at most: the table grows with their square, and a grid has a thousand.
+_MOST_BEATEN = 60
 #: Costs over the best one's at which the colour of a cell changes; board.js has them too.
 LEVELS = (1.05, 2.0, 5.0, 10.0, 30.0, 100.0)
 
@@ -74,15 +76,16 @@ def _running_times(one: Board) -> dict[tuple[str, str], str]:
 
 def win_matrix(one: Board) -> list[tuple[str, list[dict[str, Any]]]]:
     """By method, as on the board: the share of counted cells on which it beats each other one, and if they are `apart`."""
-    methods = list(one.rows["method"])
+    rows = one.rows.head(_MOST_BEATEN)
+    methods = list(rows["method"])
     shares = wins(one.costs).reindex(index=methods, columns=methods, fill_value=0.0).to_numpy()
-    bands = [set(text.split()) for text in one.rows["bands"]]
+    bands = [set(text.split()) for text in rows["bands"]]
     return [
         (
             label,
             [{"share": shares[n, m], "self": n == m, "apart": not bands[n] & bands[m]} for m in range(len(methods))],
         )
-        for n, label in enumerate(one.rows["label"])
+        for n, label in enumerate(rows["label"])
     ]
 
 

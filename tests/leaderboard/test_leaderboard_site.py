@@ -441,3 +441,14 @@ def test_text_has_contrast_in_light_and_dark(site):
         assert all(contrast(colours["ink"], one) >= 4.5 for one in cells)
         for family in ("penalty", "implicit", "unrolled", "zeroth-order", "other"):
             assert contrast(colours[family], colours["paper"]) >= 3, family
+
+
+def test_who_beats_whom_of_a_large_board_is_about_its_first_methods(tmp_path):
+    methods = {f"m{n}": (1, 0, 1.0 + n / 50) for n in range(62)}
+    page = write_site(Material({"default": make_results(methods, {"bowl": {}}, seeds=1)}), tmp_path / "out").read_text()
+    table = page.partition('class="wins"')[2].partition("</table>")[0]
+    assert "Only the first 60 of 62 methods are shown." in table
+    assert table.count('<th scope="row"') == 60
+    few = dict(list(methods.items())[:3])
+    small = write_site(Material({"default": make_results(few, {"bowl": {}}, seeds=1)}), tmp_path / "few").read_text()
+    assert "Only the first" not in small
