@@ -54,7 +54,11 @@ def _without(rows: pd.DataFrame) -> str:
     best = gradients.iloc[0]
     if best["rank"] == rows["rank"].min():
         return "It needs no second derivatives." if (rows["rank"] == best["rank"]).sum() == 1 else ""
-    times = f"{number(best['relative'])} times the least cost" if math.isfinite(best["relative"]) else "often in vain"
+    times = (
+        f"{number(best['relative'])} times the least cost"
+        if math.isfinite(best["relative"])
+        else "which misses half of the accuracies or more"
+    )
     return f"Best without second derivatives: {best['method']}, rank {best['rank']:g}, {times}."
 
 
