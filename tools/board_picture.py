@@ -23,7 +23,7 @@ def main(site: Path) -> None:
         page.goto((site / "index.html").resolve().as_uri())
         ranking = page.locator(".board.current table.ranking")
         ranking.wait_for()
-        top = page.locator("#board-heading").bounding_box()
+        top = page.locator("#controls").bounding_box()
         bottom = ranking.locator("tbody tr").nth(8).bounding_box()
         assert top is not None
         assert bottom is not None
