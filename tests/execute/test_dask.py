@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -291,11 +292,12 @@ def test_without_the_extra(capsys, monkeypatch, tmp_path):
     assert len(error.strip().splitlines()) == 1
 
 
-def test_another_version_there_is_a_sentence(file, tmp_path):
+def test_another_version_there_fails_its_own_trial_with_a_sentence(file, tmp_path):
     edited = trial(file).model_copy(update={"plugin_version": "another"})
-    with pytest.raises(InvalidInput, match=r"Dask worker tcp://.*: dangerous has version .* and another in the plan"):
-        on_dask([(edited,)], Store(tmp_path), jobs=1)
-    assert Store(tmp_path).done() == set()
+    on_dask([(edited,)], Store(tmp_path), jobs=1)
+    (row,) = load_results(tmp_path).runs.to_dict("records")
+    assert row["status"] == "error"
+    assert re.search(r"dangerous has version .* and another in the plan", row["message"])
 
 
 def test_nothing_to_do_starts_no_cluster(tmp_path, monkeypatch):

@@ -298,5 +298,5 @@ def test_how_a_process_ended_in_words():
 
 def test_the_time_limit_of_a_pack(file):
     limited, free = trial(file, seconds=3.0), trial(file)
-    assert local._limit((limited,), grace=1.0) == 7.0
-    assert local._limit((limited, free), grace=1.0) is None
+    assert local._limit((limited,), Execution(grace=1.0)) == 7.0
+    assert local._limit((limited, free), Execution(grace=1.0)) is None

@@ -92,8 +92,9 @@ def test_pixels_of_the_digits_and_which_labels_are_wrong() -> None:
     (A, given), *_, wrong = problem._data()
     assert set((16 * A).unique().tolist()) <= set(map(float, range(17)))
     assert int(wrong.sum()) == 9
-    (_, right), *_ = CleaningCNNDigits(**FEW, corruption=0.001)._data()
-    assert torch.equal(wrong, given != right)
+    images = problem._images()
+    train, *_ = images.split(problem.generator(), *FEW.values())
+    assert torch.equal(wrong, given != images.labels[train])
 
 
 def test_a_method_with_steps_learns_and_phi_is_not_claimed() -> None:

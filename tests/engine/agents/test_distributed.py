@@ -157,8 +157,9 @@ def test_agents_end_with_a_leader_that_is_killed(tmp_path):
         (
             "quadratic",
             "dist_f2ba is run by agents, and quadratic is not shared between agents; choose one that is: "
-            "label_cleaning_digits_agents, label_cleaning_iris_agents, logreg_breast_cancer_agents, logreg_digits_agents, "
-            "logreg_wine_agents, quadratic_agents, quadratic_sum_agents",
+            "cleaning_fashion_agents, cleaning_mnist_agents, label_cleaning_digits_agents, label_cleaning_iris_agents, "
+            "logreg_breast_cancer_agents, logreg_covtype_agents, logreg_digits_agents, logreg_wine_agents, quadratic_agents, "
+            "quadratic_sum_agents",
         ),
         (
             "quadratic_agents[agents=3]",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from fuzzing import EXAMPLES, mutated_toml, survives
 
+from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import InvalidInput
 from bilevelbench.studies.rates.plan import plan_row
+from bilevelbench.studies.rates.presets import weaker
 from bilevelbench.studies.rates.suite import RateSuite
 
 pytestmark = pytest.mark.whole  # many inputs
@@ -45,7 +47,10 @@ def plan(suite):
             grid = one.grid()
             assert len(grid) > 0
             small = one.model_copy(update={"seeds": 1})
-            plan_row(small, suite, registry(), grid=grid[:1], weakened=one.weakened)
+            (point,) = plan_row(small, suite, registry(), grid=grid[:1])
+            if one.weakened is not None:
+                params = point.trial.algorithm.params
+                make(registry().algorithm(one.method), weaker(params, one.weakened, params))
 
 
 @pytest.fixture
