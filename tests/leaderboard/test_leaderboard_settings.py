@@ -234,7 +234,7 @@ def test_each_suite_makes_its_board_with_each_method_once(boards):
     assert text.count("A trial ends after 700 samples at the latest.") == 3
     assert text.count("A trial ends after 700 calls at the latest.") == 2
     assert (
-        "f2bsa, f2sa, f3bsa, pzobo_s, stocbio, ttsa with a claim of a rate for noise in f alone; f3sa without one"
+        "F²BSA, F²SA, F³BSA, PZOBO-S, stocBiO, TTSA with a claim of a rate for noise in f alone; F³SA without one"
         in text
     )
 
