@@ -34,7 +34,7 @@ class Agents:
     """The agents of a shared problem: `local(i)` makes what agent i of `count` holds.
 
     That is an instance of f_i and g_i, whose means over i are f and g. The rows of a finite sum are dealt out
-    evenly. Under additive noise the instance's own is that of the mean over agents.
+    evenly, or every agent holds all of them. Under additive noise the instance's own is that of the mean over agents.
     """
 
     count: int

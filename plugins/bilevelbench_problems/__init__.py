@@ -9,9 +9,12 @@ from bilevelbench_problems.cleaning_images import CleaningFashion, CleaningMNIST
 from bilevelbench_problems.convex_toy import ConvexToy
 from bilevelbench_problems.cosine_kappa import CosineKappa
 from bilevelbench_problems.distill import DistillDigits, DistillMNIST
+from bilevelbench_problems.distill_agents import DistillDigitsAgents, DistillMNISTAgents
 from bilevelbench_problems.gpt2_cleaning import GPT2Cleaning
 from bilevelbench_problems.label_cleaning import LabelCleaningDigits, LabelCleaningIris
 from bilevelbench_problems.label_cleaning_agents import (
+    CleaningCNNAgents,
+    CleaningCNNDigitsAgents,
     CleaningFashionAgents,
     CleaningMNISTAgents,
     LabelCleaningDigitsAgents,
@@ -32,6 +35,7 @@ from bilevelbench_problems.quadratic import Quadratic
 from bilevelbench_problems.quadratic_agents import QuadraticAgents
 from bilevelbench_problems.quadratic_sum import QuadraticSum, QuadraticSumAgents
 from bilevelbench_problems.representation import RepresentationDigits, RepresentationOmniglot
+from bilevelbench_problems.representation_agents import RepresentationDigitsAgents, RepresentationOmniglotAgents
 from bilevelbench_problems.ridge_abalone import RidgeAbalone
 from bilevelbench_problems.saddle import Saddle, SaddleChain
 from bilevelbench_problems.source_cleaning import SourceCleaningLinear
@@ -44,7 +48,9 @@ def bilevelbench_problems() -> list[type[Problem]]:
     return [
         Chain,
         CleaningCNN,
+        CleaningCNNAgents,
         CleaningCNNDigits,
+        CleaningCNNDigitsAgents,
         CleaningFashion,
         CleaningFashionAgents,
         CleaningMNIST,
@@ -52,7 +58,9 @@ def bilevelbench_problems() -> list[type[Problem]]:
         ConvexToy,
         CosineKappa,
         DistillDigits,
+        DistillDigitsAgents,
         DistillMNIST,
+        DistillMNISTAgents,
         GPT2Cleaning,
         LabelCleaningDigits,
         LabelCleaningDigitsAgents,
@@ -75,7 +83,9 @@ def bilevelbench_problems() -> list[type[Problem]]:
         QuadraticSum,
         QuadraticSumAgents,
         RepresentationDigits,
+        RepresentationDigitsAgents,
         RepresentationOmniglot,
+        RepresentationOmniglotAgents,
         RidgeAbalone,
         Saddle,
         SaddleChain,

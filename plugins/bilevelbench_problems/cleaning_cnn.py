@@ -59,16 +59,23 @@ class _CleaningCNN(ImageCleaning):
 
         f = _InParts(clean.n, lambda x, y, rows: dot(rows.weight, clean(y, rows.index)))
         g = _InParts(learned.n, term)
+        functions: dict[str, Any] = {
+            "f": f.value,
+            "g": g.value,
+            "grad_f": f.gradient,
+            "grad_g": g.gradient,
+            "vp_g": g.products,
+        }
+        noise = FiniteSum(n_f=clean.n, n_g=learned.n)
+        y0 = start(network, self.generator(self.data_seed + (1 << 31))).to(dtype)  # independent of the split
+        x0 = self._x0(learned.n)
         return Instance(
-            f=f.value,
-            g=g.value,
-            grad_f=f.gradient,
-            grad_g=g.gradient,
-            vp_g=g.products,
-            x0=self._x0(learned.n),
-            y0=start(network, self.generator(self.data_seed + (1 << 31))).to(dtype),  # independent of the split
-            noise=FiniteSum(n_f=clean.n, n_g=learned.n),
+            **functions,
+            x0=x0,
+            y0=y0,
+            noise=noise,
             x_limit=FLAT,
+            agents=self._agents(functions, noise, x0=x0, y0=y0),
             pictures=self._pictures(train[0], wrong),
             metrics={**found(wrong), "test_loss": unseen.mean_loss, "test_accuracy": unseen.accuracy},
         )

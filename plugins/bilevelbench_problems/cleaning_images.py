@@ -113,9 +113,9 @@ class _CleaningImages(ImageCleaning):
         if self.pixels == "standardised":
             mean, deviation = train.mean(0), train.std(0, correction=0)
             changes = deviation > 0
-            return [_with_one((A - mean) * changes / deviation.where(changes, 1.0)) for A in parts]
+            return [_with_one((A - mean).mul_(changes).div_(deviation.where(changes, 1.0))) for A in parts]
         size = _with_one(train).square().sum(-1).mean().sqrt()
-        return [_with_one(A) / size for A in parts]
+        return [_with_one(A).div_(size) for A in parts]
 
     def _pictures(self, A: Tensor, wrong: Tensor) -> Pictures | None:
         return super()._pictures(A[:, :-1], wrong)  # without the constant

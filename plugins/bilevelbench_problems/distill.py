@@ -39,6 +39,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from bilevelbench import (
+    Agents,
     Constant,
     DataFile,
     FiniteSum,
@@ -61,7 +62,7 @@ _CLASSES = 10
 Part = tuple[Tensor, Tensor]
 
 
-class _Distill(Problem):
+class Distill(Problem):
     finite_sum = True
     max_lanes = 64
 
@@ -71,30 +72,27 @@ class _Distill(Problem):
     """regulariser of the lower level"""
 
     def build(self) -> Instance:
+        constants = _constants(self)  # first: they have a copy of the images for as long as they take
         train, test = self._data()
         dtype = torch.get_default_dtype()
         real, unseen = (Loss(Softmax(_CLASSES), *part, dtype) for part in (train, test))
-        small = _Synthetic(self.per_class, real.p, self.ridge, dtype)
+        small = Synthetic(self.per_class, real.p, self.ridge, dtype)
+        x0, y0 = self._start(*train).to(dtype), torch.zeros(1, _CLASSES * real.p)
         return Instance(
-            f=lambda x, y, rows=None: spread(real.value(small.matrix(y), rows), x),
-            g=small.value,
-            grad_f_x=lambda x, y, rows=None: spread(torch.zeros_like(x), y),
-            grad_f_y=lambda x, y, rows=None: spread(real.gradient(small.matrix(y), rows).flatten(-2), x),
-            grad_g_x=small.in_x,
-            grad_g_y=small.in_y,
-            hvp_g_yy=small.hvp,
-            jvp_g_xy=small.jvp,
-            x0=self._start(*train).to(dtype),
-            y0=torch.zeros(1, _CLASSES * real.p),
-            constants=_constants(self),
-            noise=FiniteSum(n_f=real.n, n_g=small.m),
-            points="stack",
+            **small.judged_by(real),
+            x0=x0,
+            y0=y0,
+            constants=constants,
+            agents=self._agents(train, small, x0, y0),
             pictures=lambda x, y: {"learned images": _bright(small.pixels(x))},
             metrics={
                 "test_loss": lambda x, y: unseen.value(small.matrix(y)),
                 "test_accuracy": lambda x, y: unseen.accuracy(small.matrix(y)),
             },
         )
+
+    def _agents(self, train: Part, small: Synthetic, x0: Tensor, y0: Tensor) -> Agents | None:
+        return None
 
     def _start(self, A: Tensor, b: Tensor) -> Tensor:
         """(1, dx): real images, a class after the other, again and again."""
@@ -113,7 +111,7 @@ class _Distill(Problem):
         """Real training rows and test rows with their labels, in float64."""
 
 
-class DistillDigits(_Distill):
+class DistillDigits(Distill):
     name = "distill_digits"
 
     ridge: PositiveFloat = 0.1
@@ -124,7 +122,7 @@ class DistillDigits(_Distill):
         return train, (torch.cat([A for A, _ in rest]), torch.cat([b for _, b in rest]))
 
 
-class DistillMNIST(_Distill):
+class DistillMNIST(Distill):
     name = "distill_mnist"
     embedded = False  # needs images
     max_lanes = 1  # a lane of eight costs 0.97 of a trial alone, which would pay for three copies
@@ -142,7 +140,7 @@ class DistillMNIST(_Distill):
         images = mnist_5k() if self.size == "5k" else mnist()
         train, _, test = images.split(self.generator(), self.n_train, 0, self.n_test)
         A = images.pixels[torch.cat([train, test])].double()
-        A = A / A[: len(train)].square().sum(-1).mean().sqrt()
+        A /= A[: len(train)].square().sum(-1).mean().sqrt()
         return (A[: len(train)], images.labels[train]), (A[len(train) :], images.labels[test])
 
 
@@ -157,7 +155,7 @@ class _Batch:
     index: Tensor | None
 
 
-class _Synthetic:
+class Synthetic:
     """g and its derivatives over (*points, L, .), whole or of some rows."""
 
     def __init__(self, per_class: int, pixels: int, ridge: float, dtype: torch.dtype) -> None:
@@ -174,6 +172,21 @@ class _Synthetic:
         side = math.isqrt(self.p)
         images: Tensor = x.unflatten(-1, (self.m, side, side))
         return images
+
+    def judged_by(self, real: Loss) -> dict[str, Any]:
+        """What an instance is made of: g is the loss of these rows, and f that of the real ones, without x."""
+        return {
+            "f": lambda x, y, rows=None: spread(real.value(self.matrix(y), rows), x),
+            "g": self.value,
+            "grad_f_x": lambda x, y, rows=None: spread(torch.zeros_like(x), y),
+            "grad_f_y": lambda x, y, rows=None: spread(real.gradient(self.matrix(y), rows).flatten(-2), x),
+            "grad_g_x": self.in_x,
+            "grad_g_y": self.in_y,
+            "hvp_g_yy": self.hvp,
+            "jvp_g_xy": self.jvp,
+            "noise": FiniteSum(n_f=real.n, n_g=self.m),
+            "points": "stack",
+        }
 
     def value(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
         batch = self._batch(x, rows)
@@ -230,12 +243,12 @@ def _bright(images: Tensor) -> Tensor:
 
 
 @functools.lru_cache(maxsize=32)
-def _constants(problem: _Distill) -> dict[str, Constant]:
+def _constants(problem: Distill) -> dict[str, Constant]:
     """Some seconds for large images, so it is kept."""
     train, _ = problem._data()
     link, ridge = Softmax(_CLASSES), problem.ridge
     real = Loss(link, *train, torch.float32)
-    small = _Synthetic(problem.per_class, real.p, ridge, torch.float32)
+    small = Synthetic(problem.per_class, real.p, ridge, torch.float32)
     levels = Levels(
         g_y=small.in_y,
         hvp=small.hvp,

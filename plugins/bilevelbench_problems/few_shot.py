@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import one_hot
 
-from bilevelbench import InvalidInput, Rows
+from bilevelbench import Rows
 from bilevelbench_problems.common import LastOne, spread
 from bilevelbench_problems.cross_entropy import Softmax
 from bilevelbench_problems.embeddings import Embedding
@@ -27,13 +27,6 @@ class Tasks:
     def draw(cls, classes: Tensor, ways: int, shots: int, queries: int, count: int, rng: Generator) -> Tasks:
         """From classes (classes, drawings, pixels): each task has some classes, and of each of them some drawings."""
         have, drawings, pixels = classes.shape
-        if shots + queries > drawings:
-            raise InvalidInput(
-                f"shots = {shots} and queries = {queries} take {shots + queries} images of a class, and it has {drawings}; "
-                "take fewer shots or queries"
-            )
-        if ways > have:
-            raise InvalidInput(f"ways = {ways}: there are only {have} classes to draw a task from; take fewer ways")
         support, query = [], []
         for _ in range(count):
             chosen = torch.randperm(have, generator=rng)[:ways]
@@ -45,6 +38,9 @@ class Tasks:
             one_hot(torch.arange(ways).repeat_interleave(n), ways).T.expand(count, -1, -1) for n in (shots, queries)
         ]
         return cls(torch.stack(support), targets[0], torch.stack(query), targets[1])
+
+    def first(self, count: int) -> Tasks:
+        return Tasks(*(part[:count] for part in (self.support, self.support_targets, self.query, self.query_targets)))
 
 
 class Squared:

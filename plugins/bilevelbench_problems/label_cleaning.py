@@ -31,9 +31,9 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -67,19 +67,22 @@ class Cleaning(Problem):
     """regulariser of the lower level"""
 
     def build(self) -> Instance:
+        constants = self._constants()  # first: they may have a copy of the rows for as long as they take
         (A, b), *clean, wrong = self._data()
         dtype = torch.get_default_dtype()
         train = Weighted(A, b, self.classes, self.ridge, dtype)
         val, test = (Loss(train.link, *part, dtype) for part in clean)
+        functions, noise = cleaned_by(train, val), FiniteSum(n_f=val.n, n_g=train.n)
+        x0, y0 = self._x0(train.n), torch.zeros(1, self.classes * train.p)
         return Instance(
-            **cleaned_by(train, val),
-            x0=self._x0(train.n),
-            y0=torch.zeros(1, self.classes * train.p),
-            constants=self._constants(),
-            noise=FiniteSum(n_f=val.n, n_g=train.n),
+            **functions,
+            x0=x0,
+            y0=y0,
+            constants=constants,
+            noise=noise,
             points="stack",
             x_limit=FLAT,
-            agents=self._agents(train, val),
+            agents=self._agents(functions, noise, x0=x0, y0=y0, points="stack"),
             pictures=self._pictures(A, wrong),
             metrics={
                 **found(wrong),
@@ -91,7 +94,7 @@ class Cleaning(Problem):
     def _x0(self, n: int) -> Tensor:
         return torch.zeros(1, n)
 
-    def _agents(self, train: Weighted, val: Loss) -> Agents | None:
+    def _agents(self, functions: Mapping[str, Callable[..., Any]], noise: FiniteSum, **rest: Any) -> Agents | None:
         return None
 
     def _pictures(self, A: Tensor, wrong: Tensor) -> Pictures | None:
@@ -159,14 +162,14 @@ def found(wrong: Tensor) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
 
 def weighed(images: Tensor, wrong: Tensor) -> Pictures:
     """The images with the lowest and the highest weights, (n, height, width), and how many of their labels are wrong."""
-    bright = images / images.max()
+    most = images.max()
     some = min(_SHOWN, len(images) // 2)
 
     def pictures(x: Tensor, y: Tensor) -> dict[str, Tensor]:
         order = x.argsort(stable=True)
         shown = {"lowest": order[:some], "highest": order.flip(0)[:some]}
         return {
-            f"{which} weights: {int(wrong[rows].sum())} of {some} labels are wrong": bright[rows]
+            f"{which} weights: {int(wrong[rows].sum())} of {some} labels are wrong": images[rows] / most
             for which, rows in shown.items()
         }
 

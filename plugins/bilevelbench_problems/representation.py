@@ -37,13 +37,14 @@ from __future__ import annotations
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from bilevelbench import (
+    Agents,
     Constant,
     DataFile,
     FiniteSum,
@@ -64,10 +65,12 @@ from bilevelbench_problems.logreg import from_scikit_learn
 from bilevelbench_problems.omniglot import OMNIGLOT, characters
 
 
-class _Representation(Problem):
+class Representation(Problem):
     finite_sum = True
 
     side: ClassVar[int]
+    classes: ClassVar[int]  # to draw a test task from; there are more for training
+    drawings: ClassVar[int]  # of each class
 
     tasks: PositiveInt = 50
     """training tasks, each with a head of its own"""
@@ -88,6 +91,20 @@ class _Representation(Problem):
     l2: PositiveFloat = 0.1
     """regulariser of the heads"""
 
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        taken = self.shots + self.queries
+        if taken > self.drawings:
+            raise ValueError(
+                f"shots = {self.shots} and queries = {self.queries} take {taken} images of a class, and it has "
+                f"{self.drawings}; take fewer shots or queries"
+            )
+        if self.ways > self.classes:
+            raise ValueError(
+                f"ways = {self.ways}: there are only {self.classes} classes to draw a test task from; take fewer ways"
+            )
+        return self
+
     def build(self) -> Instance:
         training, tests, x0 = self._draw()
         dtype = torch.get_default_dtype()
@@ -98,19 +115,24 @@ class _Representation(Problem):
             E, asked = f.features(x, support), f.features(x, query)
             return accuracy(E, asked, targets, tests.query_targets, self.l2)
 
+        functions: dict[str, Any] = {
+            "f": f.value,
+            "g": g.value,
+            "grad_f_y": f.in_y,
+            "grad_g_y": g.in_y,
+            "hvp_g_yy": g.hvp,
+            "jvp_g_xy": functools.partial(_mixed, g),
+        }
+        noise, x0, y0 = FiniteSum(n_f=f.T, n_g=g.T), x0.to(dtype), self._y0(g)
         return Instance(
-            f=f.value,
-            g=g.value,
-            grad_f_y=f.in_y,
-            grad_g_y=g.in_y,
-            hvp_g_yy=g.hvp,
-            jvp_g_xy=functools.partial(_mixed, g),
-            x0=x0.to(dtype),
-            y0=torch.zeros(1, self.tasks * self.ways * (self.width + 1)),
+            **functions,
+            x0=x0,
+            y0=y0,
             constants=_constants(self),
-            noise=FiniteSum(n_f=self.tasks, n_g=self.tasks),
+            noise=noise,
             reference=_closed_forms(f, g) if self.loss == "squared" else None,
             points="stack",
+            agents=self._agents(functions, noise, x0=x0, y0=y0, points="stack"),
             metrics={"test_accuracy": test_accuracy},
         )
 
@@ -126,19 +148,27 @@ class _Representation(Problem):
         """f and g."""
         made = embedding(self.embedding, self.side, self.width)
         link = Squared() if self.loss == "squared" else Softmax(self.ways)
-        g = Heads(made, link, tasks.support, tasks.support_targets, dtype, float(self.tasks), self.l2)
+        g = Heads(made, link, tasks.support, tasks.support_targets, dtype, float(len(tasks.support)), self.l2)
         return Heads(made, link, tasks.query, tasks.query_targets, dtype), g
+
+    def _y0(self, g: Heads) -> Tensor:
+        return torch.zeros(1, g.T * self.ways * (self.width + 1), dtype=g.images.dtype)
+
+    def _agents(self, functions: Mapping[str, Callable[..., Any]], noise: FiniteSum, **rest: Any) -> Agents | None:
+        return None
 
     @abstractmethod
     def _classes(self) -> tuple[Tensor, Tensor]:
         """Images for training and for tests, (classes, drawings, pixels) in float64."""
 
 
-class RepresentationOmniglot(_Representation):
+class RepresentationOmniglot(Representation):
     name = "representation_omniglot"
     embedded = False  # needs drawings
     max_lanes = 8  # embeddings of 4,000 images are a megabyte a lane
     side = 14
+    classes = 43
+    drawings = 20
     data_files: ClassVar[tuple[DataFile, ...]] = OMNIGLOT
     checked_with: ClassVar[Mapping[str, Any]] = {"tasks": 3, "test_tasks": 2, "width": 4, "queries": 3}
 
@@ -146,10 +176,12 @@ class RepresentationOmniglot(_Representation):
         return characters(self.side)
 
 
-class RepresentationDigits(_Representation):
+class RepresentationDigits(Representation):
     name = "representation_digits"
     max_lanes = 64
     side = 8
+    classes = 3
+    drawings = 100
 
     tasks: PositiveInt = 4
     """training tasks, each with a head of its own"""
@@ -166,8 +198,8 @@ class RepresentationDigits(_Representation):
 
     def _classes(self) -> tuple[Tensor, Tensor]:
         A, b = from_scikit_learn("digits")
-        classes = torch.stack([A[b == c][:100] / 16 for c in range(10)])
-        return classes[:7], classes[7:]
+        digits = torch.stack([A[b == c][: self.drawings] / 16 for c in range(10)])
+        return digits[:7], digits[7:]
 
 
 def _by_x(value: Callable[[Tensor], Tensor], x: Tensor, *others: Tensor) -> Tensor:
@@ -206,7 +238,7 @@ def _closed_forms(f: Heads, g: Heads) -> Reference:
 
 
 @functools.lru_cache(maxsize=32)
-def _constants(problem: _Representation) -> dict[str, Constant]:
+def _constants(problem: Representation) -> dict[str, Constant]:
     """Power iterations through the embedding, so it is kept."""
     tasks, _, x = problem._draw()
     f, g = problem._levels(tasks, torch.float64)
@@ -216,7 +248,7 @@ def _constants(problem: _Representation) -> dict[str, Constant]:
         jvp=functools.partial(_mixed, g),
         grad_f=lambda x, y: (_by_x(lambda x: f.value(x, y), x), f.in_y(x, y)),
     )
-    y0 = torch.zeros(1, problem.tasks * problem.ways * (problem.width + 1), dtype=torch.float64)
+    y0 = problem._y0(g)
     found = measured(levels, x, y0, problem.l2, h=0.1)
     y, dx = found.y, x.shape[-1]
     E = g.embedded(x)

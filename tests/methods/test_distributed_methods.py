@@ -80,13 +80,26 @@ def test_first_order_methods_and_aid_with_means_are_themselves(text):
     assert_equal(*both(text, shared(2), 20))
 
 
-def test_rows_that_are_dealt_out():
+@pytest.mark.parametrize(
+    ("problem", "steps_of", "n_f", "n_g"),
+    [
+        ("logreg_breast_cancer_agents[agents=2]", "eta_x=1", 71, 142),
+        ("distill_digits_agents[agents=2]", "eta_x=1", 449, 10),  # all synthetic images
+        ("representation_digits_agents[agents=2]", "eta_x=0.1", 2, 2),
+        (
+            "cleaning_cnn_digits_agents[agents=2,n_train=30,n_val=20,n_test=20]",
+            "eta_x=10,a_y=0.1,a_z=0.1",
+            10,
+            15,
+        ),
+    ],
+)
+def test_rows_that_are_dealt_out(problem, steps_of, n_f, n_g):
     """On a finite sum an agent pays for its own rows only."""
-    problem = "logreg_breast_cancer_agents[agents=2]"
-    method = "dist_f2ba[K=2,lam=10,eta_x=1]"
+    method = f"dist_f2ba[K=2,lam=10,{steps_of}]"
     assert_equal(*both(method, problem, 10))
     row = alone([trial(method, problem, steps=3)]).runs.iloc[0]
-    assert row.cost == 3 * (3 * 71 + 6 * 142)
+    assert row.cost == 3 * (3 * n_f + 6 * n_g)
 
 
 @pytest.mark.parametrize("text", METHODS)

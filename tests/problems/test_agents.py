@@ -5,17 +5,26 @@ from __future__ import annotations
 import pytest
 import torch
 from bilevelbench_problems import (
+    CleaningCNNDigits,
+    CleaningCNNDigitsAgents,
+    DistillDigits,
+    DistillDigitsAgents,
     LabelCleaningIrisAgents,
     LogRegBreastCancerAgents,
     LogRegWineAgents,
     QuadraticAgents,
     QuadraticSumAgents,
+    RepresentationDigits,
+    RepresentationDigitsAgents,
 )
 from helpers import assert_conforms
 
-from bilevelbench import FiniteSum, Instance, InvalidInput, Rows, Shared
+from bilevelbench import FiniteSum, Instance, InvalidInput, Problem, Rows, Shared
 from bilevelbench.discovery.registry import registry
+from bilevelbench.engine.evaluator import Evaluator
 from bilevelbench.model.queries import QUERIES
+
+FEW_IMAGES = {"n_train": 30, "n_val": 20, "n_test": 20}
 
 SHARED = [
     QuadraticAgents(),
@@ -27,6 +36,19 @@ SHARED = [
     QuadraticSumAgents(n=70, m=31, dim_x=2, dim_y=5),
     LabelCleaningIrisAgents(),
     LabelCleaningIrisAgents(agents=7, data_seed=1),
+    DistillDigitsAgents(),
+    DistillDigitsAgents(agents=3, per_class=2, data_seed=1),
+    RepresentationDigitsAgents(),
+    RepresentationDigitsAgents(agents=2, tasks=5, embedding="cnn", loss="cross_entropy", data_seed=1),
+    CleaningCNNDigitsAgents(**FEW_IMAGES, agents=3),
+]
+
+#: Sizes that divide evenly, beside the problem that nobody divides.
+UNDIVIDED = [
+    (DistillDigitsAgents(agents=31, per_class=2), DistillDigits(per_class=2)),
+    (RepresentationDigitsAgents(), RepresentationDigits()),
+    (RepresentationDigitsAgents(loss="cross_entropy"), RepresentationDigits(loss="cross_entropy")),
+    (CleaningCNNDigitsAgents(**FEW_IMAGES, agents=5), CleaningCNNDigits(**FEW_IMAGES)),
 ]
 
 
@@ -45,6 +67,24 @@ def test_the_instance_is_the_mean_over_its_agents(problem: Shared, query: str) -
     arguments = (x, y, v) if "vp_" in query else (x, y)
     local = [instance.agents.local(i).functions[query](*arguments) for i in range(problem.agents)]
     torch.testing.assert_close(sum(local) / len(local), instance.functions[query](*arguments), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("problem", "plain"), UNDIVIDED, ids=lambda problem: problem.name)
+def test_the_mean_over_agents_is_the_undivided_problem(problem: Shared, plain: Problem) -> None:
+    instance, whole = problem.build(), plain.build()
+    assert instance.noise == whole.noise
+    assert torch.equal(instance.x0, whole.x0)
+    local = [instance.agents.local(i) for i in range(problem.agents)]
+    x, y, v = point(instance)
+    for query in (name for name, query in QUERIES.items() if len(query.outputs) == 1):
+        arguments = (x, y, v) if "vp_" in query else (x, y)
+        mean = sum(one.functions[query](*arguments) for one in local) / problem.agents
+        torch.testing.assert_close(mean, whole.functions[query](*arguments), rtol=1e-12, atol=1e-12)
+    if plain.solves_phi:
+        ours, theirs = (Evaluator(one)(one.x0, one.y0) for one in (instance, whole))
+        assert torch.equal(ours.phi, theirs.phi)
+        assert torch.equal(ours.grad_phi, theirs.grad_phi)
+    assert all(own.noise.n_f * problem.agents == whole.noise.n_f for own in local)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.5])
@@ -100,6 +140,8 @@ def test_rows_are_dealt_out_evenly(agents: int) -> None:
         (QuadraticSumAgents(agents=3, n=70, m=32, dim_x=2, dim_y=5), 30, 69),
         (LabelCleaningIrisAgents(agents=5), 35, 75),
         (LogRegWineAgents(agents=4), 44, 88),
+        (RepresentationDigitsAgents(agents=2, tasks=9), 8, 8),
+        (CleaningCNNDigitsAgents(**FEW_IMAGES, agents=4), 20, 28),
     ],
     ids=str,
 )
@@ -129,9 +171,46 @@ def test_an_agent_moves_no_weight_of_another() -> None:
         assert (answer[:, mine] != 0).all()
 
 
-def test_more_agents_than_rows_are_a_sentence() -> None:
-    with pytest.raises(InvalidInput, match=r"agents = 90 cannot share 76 rows; take 76 agents at most"):
-        LabelCleaningIrisAgents(agents=90).build()
+@pytest.mark.parametrize("loss", ["squared", "cross_entropy"])
+def test_an_agent_moves_no_head_of_anothers_task(loss: str) -> None:
+    problem = RepresentationDigitsAgents(tasks=9, loss=loss)
+    instance = problem.build()
+    x, y, v = point(instance)
+    local = instance.agents.local(2)
+    for answer in (local.grad_f_y(x, y), local.grad_g_y(x, y), local.hvp_g_yy(x, y, v)):
+        heads = answer.reshape(2, 8, -1)  # of nine tasks the last one is left out
+        mine = torch.arange(8) % 4 == 2
+        assert (heads[:, ~mine] == 0).all()
+        assert (heads[:, mine] != 0).all()
+
+
+def test_every_agent_holds_all_synthetic_images_and_its_own_real_ones() -> None:
+    instance = DistillDigitsAgents(agents=4).build()
+    local = instance.agents.local(1)
+    assert instance.noise == FiniteSum(n_f=896, n_g=10)
+    assert local.noise == FiniteSum(n_f=224, n_g=10)
+    x, y, v = point(instance)
+    own = Rows(torch.tensor([[0, 2], [1, 3]]), torch.full((2, 2), 0.5))
+    dealt = Rows(1 + 4 * own.index, own.weight)
+    for query in (name for name, query in QUERIES.items() if len(query.outputs) == 1):
+        arguments = (x, y, v) if "vp_" in query else (x, y)
+        rows = dealt if QUERIES[query].level == "f" else own
+        ours, theirs = local.functions[query](*arguments, own), instance.functions[query](*arguments, rows)
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("problem", "sentence"),
+    [
+        (LabelCleaningIrisAgents(agents=90), r"agents = 90 cannot share 76 rows; take 76 agents at most"),
+        (DistillDigitsAgents(agents=900), r"agents = 900 cannot share 899 rows; take 899 agents at most"),
+        (RepresentationDigitsAgents(agents=5), r"agents = 5 cannot share 4 tasks; take 4 agents at most"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_more_agents_than_rows_are_a_sentence(problem: Shared, sentence: str) -> None:
+    with pytest.raises(InvalidInput, match=sentence):
+        problem.build()
 
 
 def test_defaults_are_those_of_the_problem_that_is_shared() -> None:

@@ -12,6 +12,7 @@ from bilevelbench_problems import RepresentationDigits, RepresentationOmniglot
 from bilevelbench_problems.embeddings import embedding, start
 from bilevelbench_problems.few_shot import Tasks
 from helpers import assert_conforms
+from pydantic import ValidationError
 from scipy.signal import correlate2d
 from scipy.special import logsumexp
 from sklearn.linear_model import Ridge
@@ -206,19 +207,26 @@ def test_support_and_queries_of_a_task_are_other_images_of_the_same_classes() ->
 
 
 def test_more_shots_than_drawings_is_a_sentence() -> None:
-    problem = RepresentationDigits(shots=90, queries=11)
-    with pytest.raises(
-        InvalidInput, match=r"shots = 90 and queries = 11 take 101 images of a class, and it has 100; take fewer"
-    ):
-        problem.build()
-    run = bilevelbench.run("f2ba", problem, steps=1).runs.iloc[0]
-    assert run.status == "error"
-    assert "take fewer shots or queries" in run.message
+    """Before anything is read."""
+    sentence = r"shots = 90 and queries = 11 take 101 images of a class, and it has 100; take fewer shots or queries"
+    with pytest.raises(InvalidInput, match=sentence):
+        bilevelbench.run("f2ba", "representation_digits[shots=90,queries=11]", steps=1)
+    with pytest.raises(ValidationError, match=r"shots = 6 and queries = 15 take 21 images of a class, and it has 20"):
+        RepresentationOmniglot(shots=6)
 
 
 def test_more_ways_than_classes_is_a_sentence() -> None:
-    with pytest.raises(InvalidInput, match=r"ways = 4: there are only 3 classes to draw a task from; take fewer ways"):
-        RepresentationDigits(ways=4).build()
+    with pytest.raises(
+        ValidationError, match=r"ways = 4: there are only 3 classes to draw a test task from; take fewer"
+    ):
+        RepresentationDigits(ways=4)
+
+
+def test_classes_and_drawings_are_as_many_as_is_said() -> None:
+    known, unseen = RepresentationDigits()._classes()
+    assert unseen.shape[:2] == (RepresentationDigits.classes, RepresentationDigits.drawings)
+    assert known.shape[1] == RepresentationDigits.drawings
+    assert len(known) >= len(unseen)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -264,5 +272,6 @@ def norm_of_force(instance: Instance) -> float:
 
 @needs_drawings
 def test_twenty_drawings_are_twenty() -> None:
-    with pytest.raises(InvalidInput, match=r"shots = 6 and queries = 15 take 21 images of a class, and it has 20"):
-        RepresentationOmniglot(shots=6).build()
+    known, unseen = RepresentationOmniglot()._classes()
+    assert unseen.shape[:2] == (RepresentationOmniglot.classes, RepresentationOmniglot.drawings) == (43, 20)
+    assert known.shape[:2] == (199, 20)

@@ -57,10 +57,11 @@ def join(method: Algorithm, instance: Instance, trial: Trial) -> Part | None:
     count, local = instance.agents.count, instance.agents.local(0)
     if isinstance(instance.noise, FiniteSum):
         ours, whole = local.noise, instance.noise
-        if (ours.n_f * count, ours.n_g * count) != (whole.n_f, whole.n_g):
+        # a mean over rows that are dealt out evenly, or over agents who all hold the whole sum
+        if any(own not in (n, n / count) for own, n in ((ours.n_f, whole.n_f), (ours.n_g, whole.n_g))):
             raise InvalidInput(
                 f"{trial.problem.name}: agent 0 of {count} holds {ours.n_f} of {whole.n_f} rows of f and {ours.n_g} of "
-                f"{whole.n_g} of g; distribute them evenly"
+                f"{whole.n_g} of g; deal them out evenly, or let every agent hold them all"
             )
     if count == 1:
         return Part(0, local, Alone())

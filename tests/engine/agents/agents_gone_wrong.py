@@ -11,7 +11,7 @@ import torch
 from bilevelbench_problems import QuadraticAgents
 from torch import Tensor
 
-from bilevelbench import Agents, Distributed, Instance, Oracle, norm
+from bilevelbench import Agents, Distributed, FiniteSum, Instance, Oracle, Shared, norm
 
 GOOD_CALLS = 20
 
@@ -42,6 +42,26 @@ class Spoiled(QuadraticAgents):
 
     def go_wrong(self, local: Instance, x: Tensor, y: Tensor) -> None:
         raise NotImplementedError
+
+
+class Uneven(Shared):
+    """Agents who hold all rows of g, which is fine, and three of ten rows of f, which is not."""
+
+    name = "uneven"
+    finite_sum = True
+    agents: int = 2
+
+    def build(self) -> Instance:
+        whole = self.holding(10)
+        whole.agents = Agents(self.agents, lambda i: self.holding(3))
+        return whole
+
+    def holding(self, n_f: int) -> Instance:
+        def square(x: Tensor, y: Tensor, rows: object = None) -> Tensor:
+            return 0.5 * (x - y).square().sum(-1, keepdim=True)
+
+        start = torch.zeros(1, 2)
+        return Instance(f=square, g=square, x0=start, y0=start, noise=FiniteSum(n_f=n_f, n_g=10))
 
 
 class Killed(Spoiled):

@@ -157,9 +157,10 @@ def test_agents_end_with_a_leader_that_is_killed(tmp_path):
         (
             "quadratic",
             "dist_f2ba is run by agents, and quadratic is not shared between agents; choose one that is: "
-            "cleaning_fashion_agents, cleaning_mnist_agents, label_cleaning_digits_agents, label_cleaning_iris_agents, "
+            "cleaning_cnn_agents, cleaning_cnn_digits_agents, cleaning_fashion_agents, cleaning_mnist_agents, "
+            "distill_digits_agents, distill_mnist_agents, label_cleaning_digits_agents, label_cleaning_iris_agents, "
             "logreg_breast_cancer_agents, logreg_covtype_agents, logreg_digits_agents, logreg_wine_agents, quadratic_agents, "
-            "quadratic_sum_agents",
+            "quadratic_sum_agents, representation_digits_agents, representation_omniglot_agents",
         ),
         (
             "quadratic_agents[agents=3]",
@@ -172,6 +173,14 @@ def test_refused_before_anything_runs(problem, sentence):
     with pytest.raises(InvalidInput) as error:
         trial("dist_f2ba[agents=4]", problem, steps=1)
     assert str(error.value) == sentence
+
+
+def test_rows_that_are_neither_dealt_out_evenly_nor_held_by_all():
+    row, _ = run(F2BA, f"{BAD}:Uneven", steps=1)
+    assert row.status == "error"
+    assert row.message.endswith(
+        "agent 0 of 2 holds 3 of 10 rows of f and 10 of 10 of g; deal them out evenly, or let every agent hold them all"
+    )
 
 
 def test_an_object_of_this_session():
