@@ -20,6 +20,10 @@ import pluggy
 _branch = os.environ.get("MKL_CBWR", "").upper().removeprefix("BRANCH=").split(",")[0].strip()
 os.environ["MKL_CBWR"] = f"{_branch if _branch in ('AVX2', 'AVX512', 'AVX512_E1') else 'AUTO'},STRICT"
 
+# torch then asks the kernel for huge pages for tensors of 2 MB and more; it reads the variable at its first tensor. No number
+# depends on it (docs/decisions/030-the-table-of-speed.md).
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
 if TYPE_CHECKING:
     from bilevelbench import torch_hypergradient as torch_hypergradient
     from bilevelbench.api import Tuned as Tuned

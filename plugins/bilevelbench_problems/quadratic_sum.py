@@ -271,8 +271,8 @@ def _functions(F: _Sum, G: _Sum) -> dict[str, Any]:
 
 
 def _times(vectors: Tensor, z: Tensor) -> Tensor:
-    """(.., L, B, d) with (.., L, d): (.., L, B)."""
-    return _product(vectors, z.unsqueeze(-1)).squeeze(-1)
+    """(.., L, B, d) with (.., L, d): (.., L, B). z as a row: as a column it takes MKL three to eight times as long."""
+    return _product(z.unsqueeze(-2), vectors.mT).squeeze(-2)
 
 
 def _sum(vectors: Tensor, weights: Tensor) -> Tensor:

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import sklearn.datasets
 import torch
-from bilevelbench_problems import Newsgroups, NewsgroupsSynthetic, newsgroups
+from bilevelbench_problems import Newsgroups, NewsgroupsSynthetic, newsgroups, refit
 from bilevelbench_problems.csr import CSR
 from bilevelbench_problems.newsgroups import Posts, _prepared
 from bilevelbench_problems.refit import Refit
-from bilevelbench_problems.sparse_cross_entropy import SparseLoss
 from helpers import assert_conforms
 from pydantic import ValidationError
 from scipy.optimize import minimize
@@ -112,6 +111,21 @@ def test_sparse_products_take_views_of_a_flat_vector() -> None:
     y = normal(1, 350)
     close(A @ y.expand(3, -1).unflatten(-1, (50, 7)), (dense @ y.reshape(50, 7)).expand(3, -1, -1), 1e-14)
     close(A @ normal(7, 50).T, dense @ normal(7, 50).T, 1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_bits_of_sparse_products_do_not_depend_on_threads(dtype: torch.dtype) -> None:
+    """A row is summed by one thread in the order of its entries, whoever else is at work."""
+    matrix = csr_matrix(random_array((3000, 2000), density=0.02, rng=np.random.default_rng(0)))
+    A, Y, R = CSR(matrix, dtype), normal(2000, 20).to(dtype), normal(3000, 20, seed=1).to(dtype)
+    before, seen = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            seen.append((A @ Y, A.T @ R))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for others in seen[1:] for a, b in zip(seen[0], others, strict=True))
 
 
 def test_sparse_products_can_be_differentiated_twice() -> None:
@@ -354,10 +368,17 @@ def test_halves_are_equal_as_a_whole_and_class_by_class(data_seed: int) -> None:
         assert np.abs(shares(a, classes) - shares(b, classes)).max() <= 1
 
 
+def dense_counts(posts: Posts) -> np.ndarray:
+    """The words of most training posts first, and of as many in their old order."""
+    counts = posts.counts.toarray().astype(float)
+    in_posts = (counts[: posts.n_train] > 0).sum(0).tolist()
+    return counts[:, sorted(range(counts.shape[1]), key=lambda j: (-in_posts[j], j))]
+
+
 def test_parts_are_the_rows_of_the_posts_and_no_row_is_in_two() -> None:
     posts, _ = TINY._posts()
     parts, _ = _prepared(TINY)
-    counts = posts.counts.toarray().astype(float)
+    counts = dense_counts(posts)
     unit = counts / np.maximum(np.linalg.norm(counts, axis=1, keepdims=True), 1e-300)
 
     def keys(A: np.ndarray, b: np.ndarray) -> list[tuple]:
@@ -384,7 +405,7 @@ def test_tfidf_is_that_of_scikit_learn() -> None:
     """Document frequencies are those of the training part, none of the test part."""
     problem = TINY.model_copy(update={"features": "tfidf"})
     posts, _ = problem._posts()
-    counts, n = posts.counts.toarray().astype(float), posts.n_train
+    counts, n = dense_counts(posts), posts.n_train
     idf = np.log((1 + n) / (1 + (counts[:n] > 0).sum(0))) + 1
     weighted = counts * idf
     unit = weighted / np.maximum(np.linalg.norm(weighted, axis=1, keepdims=True), 1e-300)
@@ -640,9 +661,38 @@ def test_one_point_is_solved_for_once(float64, monkeypatch):
 def test_rounding_ends_a_refit():
     """In float32 there is a point from which no step leads down."""
     posts, classes = _prepared(TINY)
-    loss = SparseLoss(*posts[0], classes, torch.float32)
-    refit = Refit(posts[0][0], loss, torch.zeros(P, C, dtype=torch.float32))
+    refit = Refit(*posts[0], classes, torch.zeros(P, C, dtype=torch.float32))
     w = torch.full((P,), 0.01, dtype=torch.float32)
     first = refit(w)
     again = refit(w)
     assert float((first - again).abs().max()) < 1e-3 * float(first.abs().max())
+
+
+def test_a_refit_finds_words_of_one_post_and_of_none(float64, monkeypatch):
+    """They are merged while it looks; g_y by dense matrices, over mu = 1e-3, bounds how far it is off."""
+    monkeypatch.setattr(refit, "ENOUGH", 1e-10)
+    problem = NewsgroupsSynthetic(documents=120, p=600, classes=3, length=20, reg_scale=1e-3, pretrain=5, topical=0.3)
+    posts, classes = _prepared(problem)
+    in_posts = np.bincount(posts[0][0].indices, minlength=problem.p)
+    assert min((in_posts == 0).sum(), (in_posts == 1).sum(), (in_posts > 1).sum()) > 50
+    plain, fit = Numpy(problem), Refit(*posts[0], classes, normal(problem.p, classes))
+    for x in (np.zeros(problem.p), np.linspace(0, 3, problem.p), normal(problem.p).abs().numpy()):
+        Y = fit(torch.from_numpy(problem.reg_scale * np.exp(x)))
+        assert np.linalg.norm(plain.g_y(x, Y.numpy().ravel())) < 1e-9
+        assert (Y[in_posts == 0] == 0).all()
+
+
+def test_a_refit_bears_weights_of_any_size():
+    """float32: words without a regulariser and with an endless one; where a weight is not a number there is no answer."""
+    posts, classes = _prepared(TINY)
+    fit = Refit(*posts[0], classes, torch.zeros(P, C, dtype=torch.float32))
+    w = torch.full((P,), 0.01, dtype=torch.float32)
+    usual = fit(w)
+    w[0], w[1] = 0.0, torch.inf
+    Y = fit(w)
+    assert bool(torch.isfinite(Y).all())
+    assert float(Y[1].abs().max()) < 1e-6
+    assert float(Y[0].norm()) > float(usual[0].norm())
+    w[2] = torch.nan
+    assert bool(torch.isnan(fit(w)).all())
+    assert float((fit(torch.full_like(w, 0.01)) - usual).abs().max()) < 1e-2 * float(usual.abs().max())
