@@ -14,6 +14,7 @@ module it is a dict of gradients by the names of its parameters:
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -21,14 +22,13 @@ import torch
 from torch import Tensor
 
 from bilevelbench.errors import InvalidInput, suggestion
-from bilevelbench.model.derivatives import through_descent
-from bilevelbench.model.instance import Instance
+from bilevelbench.model.derivatives import derive, through_descent
 from bilevelbench.model.linear_solvers import Unmetered, conjugate_gradient, neumann_sum, richardson
 from bilevelbench.model.one_lane import OneLane
 from bilevelbench.model.own_checks import check_modules
 from bilevelbench.model.own_level import OwnLevel
 from bilevelbench.model.pytrees import Call, Function, Variables, check_alike
-from bilevelbench.model.queries import COLUMNS, ROW, TOTALS
+from bilevelbench.model.queries import COLUMNS, TOTALS
 
 Solver = Literal["cg", "richardson", "neumann"]
 
@@ -134,25 +134,25 @@ def penalty(
 
 
 class _Point:
-    """f and g at one x, as an instance of one lane, which counts what it is asked."""
+    """f and g at one x, as functions of one lane, and a count of what they are asked."""
 
     def __init__(self, f: Function, g: Function, x: Any, y: Any) -> None:
         self._x, self._y = Variables("x", x), Variables("y", y)
-        check_alike(*self._x.first, *self._y.first)
+        check_alike(self._x.first, self._y.first)
         check_modules(self._x, self._y)
         upper, lower = (OneLane(name, Call(function, self._x, self._y)) for name, function in (("f", f), ("g", g)))
         self._levels = OwnLevel(upper), OwnLevel(lower)
-        self._instance = Instance(*self._levels, self._x.flat, self._y.flat)
+        self._functions, self._asked = derive(*self._levels, {}), Counter[str]()
         self._x0, self.y0 = self._x.flat[None], self._y.flat[None]
 
     def ask(self, query: str, y: Tensor, *vector: Tensor) -> Any:
-        return self._instance.functions[query](self._x0, y, *vector)
+        self._asked[query] += 1
+        return self._functions[query](self._x0, y, *vector)
 
     def through_descent(self, steps: int, length: float) -> Hypergradient:
         """`unrolled` by one graph. What its backward pass works out is counted as if it had been asked for."""
         grad, y = through_descent(*self._levels, self._x0, self.y0, steps, length)
-        for query, times in {"grad_g_y": steps, "grad_f": 1, "vp_g": steps - 1, "jvp_g_xy": 1}.items():
-            self._instance.passes[ROW[query]] += times
+        self._asked.update({"grad_g_y": steps, "grad_f": 1, "vp_g": steps - 1, "jvp_g_xy": 1})
         return self.estimate(grad, y=y)
 
     def like_y(self, name: str, given: Any) -> Tensor:
@@ -160,8 +160,7 @@ class _Point:
         return self._y.vector(name, given)[None]
 
     def estimate(self, grad: Tensor, *, y: Tensor, v: Tensor | None = None, z: Tensor | None = None) -> Hypergradient:
-        passes = self._instance.passes
-        counts = {name: sum(passes[ROW[query]] for query in of) for name, of in (COLUMNS | TOTALS).items()}
+        counts = {name: sum(self._asked[query] for query in of) for name, of in (COLUMNS | TOTALS).items()}
         further = (None if t is None else self._y.derivative(t) for t in (v, z))
         return Hypergradient(self._x.derivative(grad), self._y.answer(y), counts, *further)
 

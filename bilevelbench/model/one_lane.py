@@ -27,7 +27,7 @@ class OneLane:
             raise InvalidInput(
                 f"{self.name} returned a tensor of shape {tuple(value.shape)}; it has to return one number"
             )
-        return value.reshape(())
+        return value.reshape(()) if value.dim() else value  # a view would be a node of every graph
 
     @property
     def whole(self) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ def check_modules(*variables: Variables) -> None:
             if trouble:
                 place = f" at {path!r}" if path else ""
                 raise InvalidInput(
-                    f"{leaf.where} has a {type(module).__name__}{place} in training mode, which {trouble}; call .eval() on the "
+                    f"{leaf.place} has a {type(module).__name__}{place} in training mode, which {trouble}; call .eval() on the "
                     "module first"
                 )
 

@@ -85,7 +85,7 @@ def own_problem(
 ) -> OwnProblem:
     """The same with the shapes of its variables, and no constant but those that are given."""
     x, y = (Variables(name, placed_tree(start, device, dtype)) for name, start in (("x0", x0), ("y0", y0)))
-    check_alike(*x.first, *y.first)
+    check_alike(x.first, y.first)
     check_modules(x, y)
     upper, lower = (
         OneLane(name, Call(function, x, y), None if data is None else OwnData.of(f"data_{name}", data, device, dtype))

@@ -27,17 +27,18 @@ class OwnLevel:
 
     def __call__(self, x: Tensor, y: Tensor, rows: Rows | None = None) -> Tensor:
         of_x, of_y = self.split
-        return self.on_parts(of_x(x), of_y(y), rows)
+        return self.on_parts(of_x(x), of_y(y), rows).reshape(-1, 1)
 
     def on_parts(self, x: Sequence[Tensor], y: Sequence[Tensor], rows: Rows | None = None) -> Tensor:
+        """(L, 1), or of a single lane on all its rows the number as its owner returned it."""
         level, data = self._level, self._level.data
         alone = self.split[0].is_of_one_lane(x)
         if data is None or rows is None:  # with rows of the other level's finite sum it is one row, and whole
-            return level(x, y, *level.whole).reshape(1, 1) if alone else self._over_lanes(x, y, shared=level.whole)
+            return level(x, y, *level.whole) if alone else self._over_lanes(x, y, shared=level.whole)
         # The rows of a lane weigh the same, but for some at its end that weigh nothing.
         total = rows.weight.sum(-1, keepdim=True)
         if alone:
-            return total * level(x, y, data.at(rows.index[0, : int(rows.weight.count_nonzero())])).reshape(1, 1)
+            return total * level(x, y, data.at(rows.index[0, : int(rows.weight.count_nonzero())]))
         if bool(rows.weight.all()):
             return total * self._over_lanes(x, y, data.at(rows.index))
         counts, value = rows.weight.count_nonzero(-1), torch.zeros_like(total)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map, tree_unflatten
 
 from bilevelbench.errors import InvalidInput
 from bilevelbench.model.torch_state import placed
@@ -24,32 +24,43 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
+class _Place:
+    """Where a leaf stands, as its owner would write it: x0['net'][0]. Worked out when somebody reads it, in an error."""
+
+    name: str
+    start: Any
+    number: int
+
+    def __str__(self) -> str:
+        found, _ = tree_flatten_with_path(self.start)
+        path, _ = found[self.number]
+        return f"{self.name}{keystr(path)}"
+
+
+@dataclass(frozen=True)
 class _Leaf:
     """A tensor, or a module with the names, shapes and lengths of what moves in it."""
 
-    where: str  # as its owner would write it: x0['net'][0]
+    place: _Place
     value: Tensor | nn.Module
     parameters: tuple[tuple[str, Tensor], ...]
 
     @classmethod
-    def of(cls, where: str, value: Any) -> _Leaf:
+    def of(cls, place: _Place, value: Any) -> _Leaf:
         if isinstance(value, Tensor):
-            return cls(where, value, (("", value),))
+            return cls(place, value, (("", value),))
         if isinstance(value, nn.Module):
             moving = tuple((name, p) for name, p in value.named_parameters() if p.requires_grad)
             if not moving:
                 raise InvalidInput(
-                    f"{where} is a {type(value).__name__} without a parameter that requires a gradient; "
+                    f"{place} is a {type(value).__name__} without a parameter that requires a gradient; "
                     "call .requires_grad_(True) on what is to move"
                 )
-            return cls(where, value, moving)
+            return cls(place, value, moving)
         raise InvalidInput(
-            f"{where} is {_article(type(value).__name__)}; variables are tensors, nested dicts, lists and tuples of tensors, "
+            f"{place} is {_article(type(value).__name__)}; variables are tensors, nested dicts, lists and tuples of tensors, "
             "or modules: write torch.tensor(...), or keep what is no variable outside"
         )
-
-    def name_of(self, parameter: str) -> str:
-        return f"{self.where}.{parameter}" if parameter else self.where
 
     def state(self, moved: dict[str, Tensor]) -> dict[str, Any]:
         """The module's state dict with these parameters; one that has several names is the same under each."""
@@ -60,44 +71,38 @@ class _Leaf:
         return {name: value.detach().clone() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor that moves: a leaf, or a parameter of this name in a leaf that is a module."""
+
+    leaf: _Leaf
+    name: str
+    tensor: Tensor
+
+    def __str__(self) -> str:
+        return f"{self.leaf.place}.{self.name}" if self.name else str(self.leaf.place)
+
+
 class Variables:
     """x or y: `flat` is the start as one vector, and every vector of that length can be given its owner's shape again."""
 
     def __init__(self, name: str, start: Any) -> None:
-        found, self._spec = tree_flatten_with_path(start)
-        self.leaves = [_Leaf.of(f"{name}{keystr(path)}", value) for path, value in found]
-        self.shapes = [p.shape for _, _, p in self._named()]
+        found, self._spec = tree_flatten(start)
+        self.leaves = [_Leaf.of(_Place(name, start, number), value) for number, value in enumerate(found)]
+        parameters = [Parameter(leaf, path, tensor) for leaf in self.leaves for path, tensor in leaf.parameters]
+        self.shapes = [p.tensor.shape for p in parameters]
         self._lengths = [shape.numel() for shape in self.shapes]
         if sum(self._lengths) == 0:
             raise InvalidInput(f"{name} is {_shown(start)}: there is no number in it to move; give at least one tensor")
-        self.name = name
-        self._check_alike()
-        self.flat = torch.cat([p.detach().reshape(-1) for _, _, p in self._named()])
+        self.name, self.first = name, parameters[0]
+        for parameter in parameters:
+            _check_dtype(parameter)
+            check_alike(self.first, parameter)
+        self.flat = torch.cat([p.tensor.detach().reshape(-1) for p in parameters])
 
     @property
     def modules(self) -> list[nn.Module]:
         return [leaf.value for leaf in self.leaves if isinstance(leaf.value, nn.Module)]
-
-    def _named(self) -> Iterator[tuple[_Leaf, str, Tensor]]:
-        for leaf in self.leaves:
-            for parameter, tensor in leaf.parameters:
-                yield leaf, parameter, tensor
-
-    def _check_alike(self) -> None:
-        for leaf, parameter, tensor in self._named():
-            here = leaf.name_of(parameter)
-            if tensor.dtype not in _DTYPES:
-                raise InvalidInput(
-                    f"{here} is {tensor.dtype}; give both as float64, or both as float32, and keep integers and other "
-                    "constants outside the variables"
-                )
-            check_alike(*self.first, here, tensor)
-
-    @property
-    def first(self) -> tuple[str, Tensor]:
-        """Some tensor of the start, and where it stands."""
-        leaf, parameter, tensor = next(self._named())
-        return leaf.name_of(parameter), tensor
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """The tensors of a vector, or of some on the axes to the left: views, differentiable, and under vmap."""
@@ -185,14 +190,23 @@ def placed_tree(start: Any, device: str | torch.device | None, dtype: str | torc
     return tree_map(move, start)
 
 
-def check_alike(name: str, tensor: Tensor, other: str, second: Tensor) -> None:
+def check_alike(one: Parameter, other: Parameter) -> None:
     """One dtype and one device for all variables."""
-    if tensor.dtype != second.dtype:
+    first, second = one.tensor, other.tensor
+    if first.dtype != second.dtype:
         raise InvalidInput(
-            f"{name} is {tensor.dtype} and {other} {second.dtype}; give both as float64, or both as float32"
+            f"{one} is {first.dtype} and {other} {second.dtype}; give both as float64, or both as float32"
         )
-    if tensor.device != second.device:
-        raise InvalidInput(f"{name} is on {tensor.device} and {other} on {second.device}; move them to one device")
+    if first.device != second.device:
+        raise InvalidInput(f"{one} is on {first.device} and {other} on {second.device}; move them to one device")
+
+
+def _check_dtype(parameter: Parameter) -> None:
+    if parameter.tensor.dtype not in _DTYPES:
+        raise InvalidInput(
+            f"{parameter} is {parameter.tensor.dtype}; give both as float64, or both as float32, and keep integers and "
+            "other constants outside the variables"
+        )
 
 
 Function = Callable[..., Any]
