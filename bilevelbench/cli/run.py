@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +34,7 @@ from bilevelbench.errors import InvalidInput
 from bilevelbench.execute.workers import start_server
 
 if TYPE_CHECKING:
+    from bilevelbench.discovery.registry import Registry
     from bilevelbench.plan.suite import Suite
     from bilevelbench.plan.trial import Trial
     from bilevelbench.report.analysis.verdicts import Experiment
@@ -80,7 +82,9 @@ def run(
     out = out.absolute()  # before any plugin is loaded, which may change the working directory
     jobs = _jobs_under_torchrun(jobs, timed, executor)
     with interruptible():
-        if executor == "local" and jobs != 0:
+        wants_workers = any((jobs, memory, timed, isolate, seconds, all_, suite))
+        looks_short = _looks_short(method or [], problem or [], seeds, budget, steps)
+        if executor == "local" and jobs != 0 and (wants_workers or not looks_short):
             start_server()
         from bilevelbench.cli.progress import run_with_progress
         from bilevelbench.discovery.registry import registry
@@ -118,10 +122,32 @@ def run(
                 say(terminal(), sentence)
         if isolate:
             _tell_missing()
+        if execution == Execution() and _is_short(trials, registry()):
+            workers = Execution(jobs=0).open(registry())
         with workers:
             results = run_with_progress(trials, out, workers, as_typed(), _experiments(plans, parts))
         if failed(results.runs).all():
             raise typer.Exit(1)
+
+
+def _looks_short(
+    methods: Sequence[str], problems: Sequence[str], seeds: int | None, budget: float | None, steps: int | None
+) -> bool:
+    """Whether what was typed is likely to need no workers, which would take half of the processor while this one imports."""
+    from bilevelbench.plan.trial import CALLS_OF_A_STEP, SHORT
+
+    calls = min(budget or math.inf, CALLS_OF_A_STEP * (steps or math.inf))
+    return calls * len(methods) * len(problems) * (seeds or 1) <= SHORT
+
+
+def _is_short(trials: Sequence[Trial], registry: Registry) -> bool:
+    """Whether these trials are over before a worker has begun, and are nobody's that has to be kept apart or ended."""
+    from bilevelbench.plan.trial import SHORT
+
+    return sum(trial.budget.calls for trial in trials) <= SHORT and not any(
+        trial.strangers or trial.budget.seconds or not registry.problem(trial.problem.key).value.embedded
+        for trial in trials
+    )
 
 
 def _tell_missing() -> None:

@@ -18,9 +18,10 @@ from typing import Any
 
 from bilevelbench.errors import StoreError
 from bilevelbench.execute.environment import environment
-from bilevelbench.execute.executor import Done, Execution, Pack, as_json, done_with
+from bilevelbench.execute.executor import Done, Execution, as_json, done_with
 from bilevelbench.execute.warden import Exit, Task, guard
 from bilevelbench.execute.workers import with_environment, worker_context
+from bilevelbench.plan.packs import Pack
 from bilevelbench.processes import TIME_OVER, end_session, ignore_sigint_in_children
 from bilevelbench.results.packs import pack_paths, read_pack, read_tables, to_parquet
 from bilevelbench.results.schema import runs_of

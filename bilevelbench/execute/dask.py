@@ -27,7 +27,6 @@ from bilevelbench.execute.executor import (
     Done,
     Execution,
     Executor,
-    Pack,
     as_json,
     from_json,
     refuse_objects,
@@ -35,6 +34,7 @@ from bilevelbench.execute.executor import (
 )
 from bilevelbench.execute.local import LocalExecutor
 from bilevelbench.execute.retry import ATTEMPTS, RetryPolicy, lost
+from bilevelbench.plan.packs import Pack
 from bilevelbench.processes import ignore_sigint_in_children
 from bilevelbench.results.packs import pack_paths, read_record, read_tables
 from bilevelbench.results.store import Store
@@ -62,6 +62,10 @@ class DaskExecutor(Executor):
         self._stack = ExitStack()
         self._client: Client | None = None
         self._crew = ""
+
+    @property
+    def capacity(self) -> int:
+        return self.execution.workers if self.execution.scheduler is None else 1  # a cluster may grow at any time
 
     @classmethod
     def check(cls, execution: Execution) -> None:

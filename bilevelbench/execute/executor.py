@@ -21,12 +21,10 @@ from bilevelbench.engine.loop import run_pack
 from bilevelbench.engine.record import PackResult
 from bilevelbench.errors import BilevelbenchError, InvalidInput
 from bilevelbench.execute.environment import environment, plugin_commit
-from bilevelbench.plan.packs import plan
+from bilevelbench.plan.packs import Pack, plan, spread
 from bilevelbench.plan.trial import SESSION, Trial
 from bilevelbench.results.schema import curve_of, runs_of
 from bilevelbench.results.store import Store
-
-Pack = tuple[Trial, ...]
 
 #: Seconds that a worker has for evaluations, on top of what its trial may take, before it is killed.
 GRACE = 60.0
@@ -107,6 +105,11 @@ class Executor(ABC):
     def __init__(self, execution: Execution, registry: Registry) -> None:
         self.execution, self.registry = execution, registry
 
+    @property
+    def capacity(self) -> int:
+        """How many packs it runs at the same time, as far as that is known: for so many a plan is cut."""
+        return 1
+
     @classmethod
     @abstractmethod
     def check(cls, execution: Execution) -> None:
@@ -130,8 +133,11 @@ class Executor(ABC):
         """End the workers, `at_once` without waiting for what they do; a later call starts new ones."""
 
 
-def packs_of(trials: Sequence[Trial], execution: Execution, registry: Registry) -> list[Pack]:
-    return [(trial,) for trial in trials] if execution.timed else plan(trials, registry)
+def packs_of(trials: Sequence[Trial], executor: Executor) -> list[Pack]:
+    """Packs that keep its workers busy; `timed` ones are single trials."""
+    if executor.execution.timed:
+        return [(trial,) for trial in trials]
+    return spread(plan(trials, executor.registry), executor.capacity, executor.registry)
 
 
 def refuse_objects(packs: Sequence[Pack]) -> None:

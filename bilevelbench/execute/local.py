@@ -22,7 +22,6 @@ from bilevelbench.execute.executor import (
     Done,
     Execution,
     Executor,
-    Pack,
     as_json,
     from_json,
     refuse_objects,
@@ -31,6 +30,7 @@ from bilevelbench.execute.executor import (
 )
 from bilevelbench.execute.retry import RetryPolicy, killed_externally, lost
 from bilevelbench.execute.workers import start_worker, with_environment, worker_context
+from bilevelbench.plan.packs import Pack
 from bilevelbench.processes import cause_of_death, end_after, ignore_sigint_in_children
 from bilevelbench.results.store import Store
 
@@ -49,6 +49,10 @@ class LocalExecutor(Executor):
         self._pool: Any = None
         self._size = 0
         self._containers: Containers | None = None
+
+    @property
+    def capacity(self) -> int:
+        return self.jobs
 
     @classmethod
     def check(cls, execution: Execution) -> None:

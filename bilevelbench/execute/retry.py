@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from bilevelbench.engine.record import PackResult, failure_row
-from bilevelbench.execute.executor import Pack
 from bilevelbench.execute.workers import SERVER_LOST
-from bilevelbench.plan.packs import halves
+from bilevelbench.plan.packs import Pack, halves
 from bilevelbench.plan.trial import Trial
 from bilevelbench.processes import TIME_OVER
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.engine.agents.leader import dismiss
-from bilevelbench.execute.executor import Execution, Executor, OnDone, Pack, packs_of
+from bilevelbench.execute.executor import Execution, Executor, OnDone, packs_of
+from bilevelbench.plan.packs import Pack
 from bilevelbench.plan.trial import Trial
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import Store
@@ -31,7 +32,7 @@ def outstanding(trials: Sequence[Trial], store: Store, executor: Executor) -> Ou
     done = store.done()
     by_id = {trial.id: trial for trial in trials}
     missing = [trial for trial in by_id.values() if trial.id not in done]
-    return Outstanding(frozenset(by_id), tuple(packs_of(missing, executor.execution, executor.registry)))
+    return Outstanding(frozenset(by_id), tuple(packs_of(missing, executor)))
 
 
 @contextmanager

@@ -9,10 +9,16 @@ from typing import Any
 from bilevelbench.discovery.entry import make
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import InvalidInput
-from bilevelbench.plan.trial import Trial
+from bilevelbench.model.lanes import PAD
+from bilevelbench.plan.trial import SHORT, Trial
+
+Pack = tuple[Trial, ...]
+
+#: A pack that is as wide as its problem allows has so many blocks of lanes: of 256 lanes, 16 cost 1.5 times what one does.
+_BLOCKS = 16
 
 
-def plan(trials: Sequence[Trial], registry: Registry) -> list[tuple[Trial, ...]]:
+def plan(trials: Sequence[Trial], registry: Registry) -> list[Pack]:
     """Trials grouped into packs, each no wider than its problem and method allow; the order of first appearance is kept."""
     groups: dict[str, list[Trial]] = {}
     widths: dict[str, int] = {}
@@ -32,6 +38,34 @@ def plan(trials: Sequence[Trial], registry: Registry) -> list[tuple[Trial, ...]]
         for key, group in groups.items()
         for start in range(0, len(group), widths[key])
     ]
+
+
+def spread(packs: Sequence[Pack], workers: int, registry: Registry) -> list[Pack]:
+    """These packs for so many workers: where some would have nothing to do, wide and long packs are cut, the widest first.
+
+    They are cut between blocks, which are multiples of `PAD` lanes: the parts are padded no more than the whole. One that may
+    be compiled stays whole, since each part would be compiled by itself, or not at all.
+    """
+    sizes = [_block(pack, registry) for pack in packs]
+    blocks = [-(-len(pack) // size) for pack, size in zip(packs, sizes, strict=True)]
+    parts = [1] * len(packs)
+    for _ in range(len(packs), workers):
+        widest = max(range(len(packs)), key=lambda i: blocks[i] / parts[i], default=None)
+        if widest is None or blocks[widest] == parts[widest]:
+            break
+        parts[widest] += 1
+    return [
+        pack[size * (n * k // m) : size * (n * (k + 1) // m)]
+        for pack, size, n, m in zip(packs, sizes, blocks, parts, strict=True)
+        for k in range(m)
+    ]
+
+
+def _block(pack: Pack, registry: Registry) -> int:
+    """Lanes that cost little more than a single one, so that they are not worth a worker of their own."""
+    if pack[0].compile != "never" or max(trial.budget.calls for trial in pack) <= SHORT:
+        return len(pack)
+    return max(PAD, registry.problem(pack[0].problem.key).value.max_lanes // _BLOCKS // PAD * PAD)
 
 
 def part_of(trials: Sequence[Trial], registry: Registry, part: str) -> list[Trial]:
@@ -62,7 +96,7 @@ def pack_key(trial: Trial, registry: Registry) -> str:
     return json.dumps(parts, sort_keys=True, default=repr)
 
 
-def halves(pack: tuple[Trial, ...]) -> tuple[tuple[Trial, ...], tuple[Trial, ...]]:
+def halves(pack: Pack) -> tuple[Pack, Pack]:
     """A pack that failed is cut in two and run again, down to single trials, until the trial at fault is known."""
     middle = len(pack) // 2
     return pack[:middle], pack[middle:]

@@ -30,6 +30,12 @@ BUILT_IN = "bilevelbench"
 SESSION = "this session"
 
 
+#: What takes fewer calls than this is over before another process has begun with it.
+SHORT = 5_000
+
+#: A limit in steps says nothing about calls: a step is taken for ten lower steps of a few gradients each.
+CALLS_OF_A_STEP = 50
+
 #: Whether steps are compiled: where that pays, not at all, or wherever it can be done.
 Compile = Literal["auto", "never", "always"]
 
@@ -99,6 +105,11 @@ class Budget(Frozen):
     def most(self) -> float:
         """The cost that a trial does not exceed."""
         return math.inf if self.cost is None else self.cost
+
+    @property
+    def calls(self) -> float:
+        """About how many calls a trial makes at most, to tell short ones from long ones."""
+        return min(self.most, math.inf if self.steps is None else CALLS_OF_A_STEP * self.steps)
 
 
 def checked_budget(budget: float | None = None, steps: int | None = None, seconds: float | None = None) -> Budget:

@@ -173,7 +173,7 @@ def test_a_pack_that_ran_alone_says_so(tmp_path):
     trials = [named_trial("f2ba", "quadratic", steps=1, seed=seed) for seed in (0, 1)]
     execution = Execution(jobs=2, timed=True)
     with execution.open(known) as workers:
-        list(workers(executor.packs_of(trials, execution, known), store))
+        list(workers(executor.packs_of(trials, workers), store))
     assert [record["timed"] for record in load_results(tmp_path).records] == [True, True]
 
 
