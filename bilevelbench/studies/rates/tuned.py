@@ -18,10 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pandas as pd
+
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.plan.trial import Trial
 from bilevelbench.results.schema import Results
-from bilevelbench.studies.rates.plan import Point, plan_row, runs_by_value, whole
+from bilevelbench.studies.rates.plan import Point, plan_row, whole
 from bilevelbench.studies.rates.suite import RateRow, RateSuite
 
 #: Runs trials that are not stored yet and returns everything that is.
@@ -113,11 +115,11 @@ def search(rows: Sequence[RateRow], suite: RateSuite, registry: Registry, run: R
     kept: dict[tuple[int, float], list[Point]] = {}
     while todo := [(row, s) for row, mine in zip(rows, chains, strict=True) for c in mine if (s := _current(c))]:
         planned = {(id(s), power): _plan(row, suite, registry, s, power) for row, s in todo for power in s.wanted()}
-        results = run([p.trial for points in planned.values() for p in points])
+        runs = run([p.trial for points in planned.values() for p in points]).runs.set_index("trial_id")
         kept |= planned
         for row, s in todo:
             for power in s.wanted():
-                _note(row, s, power, planned[id(s), power], results)
+                _note(row, s, power, runs.loc[[p.trial.id for p in planned[id(s), power]]])
             s.doubt()
     return [_tuned_row(row, [s for c in mine for s in c], kept) for row, mine in zip(rows, chains, strict=True)]
 
@@ -151,8 +153,7 @@ def _plan(row: RateRow, suite: RateSuite, registry: Registry, s: _Search, power:
     )
 
 
-def _note(row: RateRow, s: _Search, power: float, points: Sequence[Point], results: Results) -> None:
-    frame = runs_by_value(points, results)[s.value]
+def _note(row: RateRow, s: _Search, power: float, frame: pd.DataFrame) -> None:
     reached = s.value in whole(row, {s.value: frame})
     s.tried[power] = float(frame["cost"].map(math.log).mean()) if reached else math.inf
     s.steps[power] = int(frame["steps"].max())

@@ -121,7 +121,7 @@ def test_a_search_ends_where_nothing_spends_its_cost():
     search = levelled(grid(SETTINGS, FULL), endless(), FULL, cost=20_000, repeats=1)
     best, rounds, _ = spend(search, lambda ask: math.inf, lambda ask: 1.0)
     assert best.score == math.inf
-    assert 6 * len(SETTINGS) <= sum(map(len, rounds)) <= 7 * len(SETTINGS)
+    assert 20 * len(SETTINGS) <= sum(map(len, rounds)) <= 21 * len(SETTINGS)
     few = levelled(grid(SETTINGS, FULL), iter([{"step": 20.0}]), FULL, cost=20_000, repeats=1)
     assert sum(map(len, spend(few, lambda ask: 1.0, lambda ask: 1.0)[1])) == 21
 
