@@ -69,7 +69,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bilevelbench import hookimpl
-from bilevelbench.execute.executor import Done, Execution, Executor, Pack, run_and_store
+from bilevelbench.execute.executor import Done, Execution, Executor, run_and_store
+from bilevelbench.plan.packs import Pack
 from bilevelbench.results.store import Store
 
 

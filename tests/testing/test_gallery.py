@@ -223,7 +223,8 @@ def test_run_all_finishes_with_all_of_them_installed(tmp_path):
     honest = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "TMPDIR": str(tmp_path / "temporary")}
     env = {**os.environ, **honest, "OMP_NUM_THREADS": "1"}
     options = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "timeout": 1200}
-    limits = ["--steps", "5", "--seconds", "2", "--memory", "2", "--jobs", "2"]
+    # six seconds for five steps: some share the processors with what they have started
+    limits = ["--steps", "5", "--seconds", "6", "--memory", "2", "--jobs", "2"]
     command = [sys.executable, "-m", "bilevelbench"]
     (tmp_path / "temporary").mkdir()
     alone = subprocess.run([*command, "run", "--all", "-p", "quadratic", *limits, "-o", "alone"], **options)
@@ -253,7 +254,7 @@ def test_run_all_finishes_with_all_of_them_installed(tmp_path):
     by_cost = {"changes_returned", "sleeps_in_extras"}  # these are caught under other limits
     attackers = {name: status for name, (status, _) in CAUGHT.items() if name not in by_cost}
     assert {name: rows[name].status for name in attackers} == attackers
-    assert {rows[name].status for name in (*HARMLESS, *NOT_SEEN)} <= {"budget", "target"}
+    assert {name: rows[name].message for name in (*HARMLESS, *NOT_SEEN) if rows[name].status != "budget"} == {}
     assert not [
         process.pid for process in psutil.process_iter() if _started_with(process, env) and is_running(process.pid)
     ]

@@ -51,8 +51,17 @@ def test_honest_methods_pass_on_toys(name):
         _count(method, problem)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", registry().algorithms)
+#: One or two of each family: all of them take many minutes.
+SOME = ("acc_f2ba", "aid", "f2ba", "f2bsa", "hoag", "itd", "mrbo", "pzobo", "saba", "soba", "tpe")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SOME else pytest.mark.long)
+        for name in registry().algorithms
+    ],
+)
 def test_honest_methods_pass_on_every_problem(name):
     check_third_count(registry().algorithms[name].value())
 
