@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -38,7 +39,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks are looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _put_off_cases(items)
     if not config.getoption("--one-case"):
         return
     first: dict[str, pytest.Item] = {}
@@ -47,6 +50,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(map(id, first.values()))
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = first.values()
+
+
+def _put_off_cases(items: list[pytest.Item]) -> None:
+    """Of a test with `quick_cases(n)` the first n cases always run, and the others are slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        for mark in item.iter_markers("quick_cases"):
+            test = item.nodeid.split("[")[0]
+            seen[test] += 1
+            if seen[test] > mark.args[0]:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

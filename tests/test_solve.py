@@ -120,6 +120,7 @@ def test_evaluation_does_not_move_the_answer():
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("product", "is_known"), [(0.001, True), (0.1, True), (30.0, False)])
+@pytest.mark.quick_cases(1)
 def test_auto_spends_a_tenth_of_the_time(clock, product, is_known):
     """f2ba asks for no products: all of them are evaluation. A pass takes ten milliseconds."""
     began = clock.now
@@ -148,6 +149,7 @@ def test_a_target_below_zero_is_a_sentence():
 @pytest.mark.whole
 @pytest.mark.parametrize("evaluate", ["auto", "end", "never", Schedule()])
 @pytest.mark.parametrize("product", [0.01, 0.5, 20.0])
+@pytest.mark.quick_cases(4)
 def test_seconds_are_for_the_whole_call(clock, evaluate, product):
     """With the estimate of the curvature at the start, which makes products."""
     began = clock.now

@@ -44,6 +44,7 @@ def check_run(name: str, capsys, **sizes: int) -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.quick_cases(1)
 def test_a_small_run_beats_its_baselines_and_leaves_a_picture(name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     check_run(name, capsys, **QUICK[name])

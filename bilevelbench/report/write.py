@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bilevelbench.errors import StoreError
@@ -17,10 +19,12 @@ def write_report(report: Report, format_: str, folder: Path, out: Path | None, c
         return chosen.document(report, command)
     if out is None or (out.suffix != "" and not out.is_dir()):
         path = out or folder / str(chosen.default_file)
+        _make_folder_of(path)
         _write(path, chosen.document(report, command))
         return f"written: {path.resolve()}\n"
     from bilevelbench.report.figures.save import save_figures  # here: without figures nobody waits for matplotlib
 
+    _make_folder_of(out / "figures")
     made = chosen.files(report, command)
     for name, text in made.items():
         _write(out / name, text)
@@ -28,10 +32,20 @@ def write_report(report: Report, format_: str, folder: Path, out: Path | None, c
     return "".join(f"{name}: {(out / name).resolve()}\n" for name in (*made, "figures"))
 
 
+def _make_folder_of(path: Path) -> None:
+    """Before the figures are drawn, which take seconds: where there can be no folder, nobody waits for them."""
+    with _told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
 def _write(path: Path, text: str) -> None:
-    try:
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True)
+    with _told(path):
         replace(path, text.encode("utf-8", "replace"))
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}; choose another file with -o") from None

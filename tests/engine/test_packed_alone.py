@@ -63,6 +63,7 @@ def all_in_one_pack(method: str, problem: str, dtype: str) -> Results:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.quick_cases(10)
 def test_packed_equals_alone(method, problem, dtype):
     for one in trials(method, problem, dtype)[3::8]:
         assert_same(alone([one]), of(all_in_one_pack(method, problem, dtype), [one]))
@@ -71,6 +72,7 @@ def test_packed_equals_alone(method, problem, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.quick_cases(10)
 def test_packs_of_every_width_agree(method, problem, dtype):
     for start, width in ((2, 3), (7, 6), (12, 17)):
         chosen = trials(method, problem, dtype)[start : start + width]

@@ -67,6 +67,18 @@ def outcome(trials, tmp_path_factory):
     return results, reported
 
 
+def test_harmless_trials_have_the_numbers_of_the_local_executor(trials, tmp_path):
+    """The quick form of what follows, for which a worker dies three times."""
+    harmless = [t for t in trials if t.algorithm.params["eta"] < 0.5][:2]
+    dask, local = (
+        run_trials(harmless, Store(tmp_path / execution.executor), registry(), execution)
+        for execution in (Execution("dask", jobs=1), Execution(jobs=0))
+    )
+    assert len(local.runs) == len(harmless)
+    assert_same(dask, local)
+
+
+@pytest.mark.slow
 def test_every_trial_has_a_row_and_is_reported(outcome, trials):
     results, reported = outcome
     assert sorted(results.runs["trial_id"]) == sorted(t.id for t in trials)
@@ -75,6 +87,7 @@ def test_every_trial_has_a_row_and_is_reported(outcome, trials):
     assert {name for done in reported for name in done.best} == {"quadratic"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "status", "words"),
     [
@@ -92,6 +105,7 @@ def test_the_culprit_alone_gets_the_status(outcome, trials, mode, status, words)
             assert (row["status"], row["steps"]) == ("budget", 4), row["message"]
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_local_executor(outcome, trials, tmp_path):
     harmless = [t for t in trials if t.algorithm.params["eta"] < 0.5]
     local = run_trials(harmless, Store(tmp_path), registry(), Execution(jobs=0))
@@ -292,6 +306,7 @@ def test_without_the_extra(capsys, monkeypatch, tmp_path):
     assert len(error.strip().splitlines()) == 1
 
 
+@pytest.mark.slow  # above, a cluster is made and used always
 def test_another_version_there_fails_its_own_trial_with_a_sentence(file, tmp_path):
     edited = trial(file).model_copy(update={"plugin_version": "another"})
     on_dask([(edited,)], Store(tmp_path), jobs=1)

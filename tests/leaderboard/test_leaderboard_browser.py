@@ -398,6 +398,7 @@ def test_the_weighted_axis_counts_samples(watch, tmp_path):
 
 
 @pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.quick_cases(1)
 def test_a_run_that_diverged_stands_below_a_healthy_one(watch, guide, tmp_path, bounded):
     results = guide if bounded else uncertified(guide)
     index = write_site(Material({"default": results}), tmp_path / "site")

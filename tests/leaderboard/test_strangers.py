@@ -64,6 +64,7 @@ def test_only_the_folders_beside_the_first_are_official(tmp_path):
     ],
     ids=["plugin", "label", "version", "same"],
 )
+@pytest.mark.quick_cases(1)
 def test_fifty_failures_of_a_stranger_are_not_those_of_f2ba(official, tmp_path, trial, name):
     put(tmp_path / "mallory", range(10, 60), "diverged", **trial)
     material = load([*official, tmp_path / "mallory"])

@@ -38,6 +38,7 @@ def published(tmp_path_factory):
 
 
 @pytest.mark.parametrize("by", [ULP, 1e-12])
+@pytest.mark.quick_cases(1)
 def test_results_of_two_processors_make_one_board(published, tmp_path, by):
     copy_folder(published, tmp_path / "theirs", by, cpu=OTHER)
     index = build([published, tmp_path / "theirs"], tmp_path / "site")

@@ -198,6 +198,7 @@ LONG_Z = {"alpha_y": 4.0, "beta_y": 4.5, "alpha_z": 2.0, "beta_z": 4.7}  # z has
 
 @pytest.mark.parametrize("a", [CONSTANTS, LONG_Z], ids=["long_y", "long_z"])
 @pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.quick_cases(2)
 def test_steps_are_those_of_numpy(nested, a):
     sizes = {"lam": 4.0, "M": 3, "N": 2, "S": 2, "eta_x": 0.02}
     instance = built("quadratic", dim_x=2, dim_y=3, kappa=1.3, sigma_f=0.3, sigma_g=0.2)
@@ -392,6 +393,7 @@ PROBLEMS = {
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.quick_cases(2)
 def test_packed_equals_alone(variant, problem):
     long = variant == "accuracy"
     trials = [

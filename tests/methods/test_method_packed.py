@@ -85,6 +85,7 @@ def each_alone(method: str, problem: str) -> Results:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.quick_cases(40)
 def test_packed_equals_alone(method, problem, width):
     chosen = trials(method, problem)[-width:]
     assert_same(packed(chosen), of(each_alone(method, problem), chosen))

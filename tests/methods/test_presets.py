@@ -186,6 +186,7 @@ def test_theory_preset_reaches_its_eps_with_a_round_lower_level(name):
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "f2sa"])
+@pytest.mark.quick_cases(6)
 def test_default_steps_are_stable_where_g_is_steep_in_x(name):
     """A joint step needs the joint constant L_g, 101 here, and not that of y alone, 1. F2SA's x-step is a_y/lam."""
     run = row(name, Steep(), steps=100, schedule=Schedule(ratio=4))

@@ -507,6 +507,7 @@ def each_alone(method: str, problem: str):
 @pytest.mark.parametrize("width", [5, 12])
 @pytest.mark.parametrize("problem", WHERE)
 @pytest.mark.parametrize("method", PACKS)
+@pytest.mark.quick_cases(8)
 def test_packed_equals_alone(method, problem, width):
     chosen = lanes(method, problem)[-width:]
     assert_same(packed(chosen), of(each_alone(method, problem), chosen))

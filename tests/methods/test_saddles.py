@@ -30,6 +30,7 @@ def hundred(method: str, problem: str, steps: int):
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("method", ["pf2ba", "paid", "acc_f2ba", "prahgd"])
+@pytest.mark.quick_cases(3)
 def test_perturbed_methods_leave_the_saddle_in_every_seed(method, problem):
     runs = hundred(method, problem, steps=4000).runs
     assert (runs.status == "target").sum() == SEEDS
@@ -39,6 +40,7 @@ def test_perturbed_methods_leave_the_saddle_in_every_seed(method, problem):
 @pytest.mark.whole
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("method", ["f2ba", "aid", "rahgd"])
+@pytest.mark.quick_cases(2)
 def test_methods_without_kicks_stay_at_the_saddle(method, problem):
     results = hundred(method, problem, steps=600)
     assert (results.runs.status == "budget").all()

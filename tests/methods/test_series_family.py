@@ -77,6 +77,7 @@ def test_iterates_are_those_of_the_specification_on_a_finite_sum(text):
 
 
 @pytest.mark.parametrize("text", TWINS)
+@pytest.mark.quick_cases(5)
 def test_iterates_are_those_of_the_specification_with_affine_noise(text):
     agree(text, wavy(), TWINS[text](AffineWorld(Wavy().plain(), SIGMA)))
 
@@ -197,6 +198,7 @@ def lanes_of(name):
 
 @pytest.mark.whole
 @pytest.mark.parametrize("name", PACKS)
+@pytest.mark.quick_cases(2)
 def test_packed_equals_alone_also_when_steps_are_refused(name):
     trials, among = lanes_of(name), plugins(TinySum)
     together, apart = packed(trials, among), alone(trials, among)
@@ -209,6 +211,7 @@ def test_packed_equals_alone_also_when_steps_are_refused(name):
 
 
 @pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.quick_cases(2)
 def test_the_defaults_make_progress_on_problems_that_they_have_not_seen(name):
     among = plugins(TinySum)
     noisy = "quadratic[dim_x=5,dim_y=10,kappa=2,sigma_f=0.1,sigma_g=0.1,sigma_h=0.1,noise=affine]"

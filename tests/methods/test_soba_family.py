@@ -183,6 +183,7 @@ def lanes_of(name):
     "name",
     ["soba", "soba_block", "soba_epoch", "ma_soba", "srmba", "saba", "saba_full", "srba", "srba_block", "spaba"],
 )
+@pytest.mark.quick_cases(3)
 def test_packed_equals_alone_also_when_steps_are_refused(name):
     trials, among = lanes_of(name), plugins(TinySum)
     together, apart = packed(trials, among), alone(trials, among)
@@ -229,6 +230,7 @@ def test_sampling_alone_stops_at_its_noise(text):
 
 
 @pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.quick_cases(2)
 def test_the_defaults_make_progress_on_problems_that_they_have_not_seen(name):
     """On logreg_breast_cancer y follows slowly, so x does, and even more so with steps that decay."""
     among = plugins(TinySum)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 import sys
 
 import numpy as np
@@ -255,6 +256,7 @@ LANES = {
     "problem", ["logcosh[dim_x=3,dim_y=5]", "tail_anchor[tails=3,anchors=2,c=0.5,data_seed={data}]"]
 )
 @pytest.mark.parametrize("name", LANES)
+@pytest.mark.quick_cases(8)
 def test_packed_equals_alone(name, problem):
     trials = [
         trial(
@@ -290,7 +292,6 @@ def test_packed_equals_alone(name, problem):
         ("aid_ls[tol=1e-3,eta_x=0.2]", 200, 1e-2),
         ("aid_lbfgs[eta_x=0.2]", 200, 1e-5),
         ("hoag", 120, 1e-3),
-        ("qnbo_reuse[eta_x=0.2]", 150, 0.1),
     ],
 )
 def test_they_arrive_where_they_should(text, steps, reached):
@@ -305,15 +306,25 @@ def test_they_arrive_where_they_should(text, steps, reached):
     assert end < reached
 
 
+def last_norms(text, steps, count):
+    _, instance = wavy(analytic=True)
+    states = states_of(prepared(method(text), instance), steps)[-count:]
+    with torch.no_grad():
+        return [float(Evaluator(instance)(state.x, state.y).grad_phi[0, 0]) for state in states]
+
+
+def test_qnbo_with_reuse_arrives_near_a_floor_where_it_wanders():
+    """Rounding decides where it is at a certain step, so processors differ; it does not decide how near it stays."""
+    assert statistics.median(last_norms("qnbo_reuse[eta_x=0.2]", 150, 50)) < 0.1
+
+
 def test_qnbo_with_reuse_stops_at_a_floor():
     """What its docstring says: the pairs of the y-steps do not know H along f_y well enough."""
-    _, instance = wavy(analytic=True)
-    state = states_of(prepared(method("qnbo_reuse[P=1,T=2]"), instance), 400)[-1]
-    with torch.no_grad():
-        assert float(Evaluator(instance)(state.x, state.y).grad_phi[0, 0]) > 1e-4
+    assert last_norms("qnbo_reuse[P=1,T=2]", 400, 1)[0] > 1e-4
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("tpe", "random_search")])
+@pytest.mark.quick_cases(3)
 def test_defaults_make_progress_on_problems_that_they_have_not_seen(name):
     for problem in ("logcosh[dim_x=4,dim_y=6,kappa=5]", "power_tail"):
         found = alone([trial(name, problem, cost=1000)])

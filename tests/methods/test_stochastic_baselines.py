@@ -414,6 +414,7 @@ def test_only_pzobo_s_is_first_order():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("noise", ["", "[sigma_f=0.5,sigma_g=0.5,sigma_h=0.1]"])
+@pytest.mark.quick_cases(5)
 def test_defaults_descend_with_and_without_noise(text, factor, noise):
     some = [trial(text, f"quadratic{noise}", steps=300, seed=seed, schedule=Schedule(ratio=3)) for seed in range(4)]
     found = packed(some)
@@ -500,6 +501,7 @@ def each_alone(pack: str, problem: str) -> Results:
 @pytest.mark.parametrize("width", [5, 10])
 @pytest.mark.parametrize("problem", [*ADDITIVE, FINITE_SUM])
 @pytest.mark.parametrize("pack", PACKS)
+@pytest.mark.quick_cases(12)
 def test_packed_equals_alone(pack, problem, width):
     chosen = trials(pack, problem)[-width:]
     assert_same(packed(chosen), of(each_alone(pack, problem), chosen))

@@ -164,7 +164,12 @@ RUNS: dict[str, Callable[[Plain, Constants], Iterator[Point]]] = {
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("text", RUNS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, marks=pytest.mark.slow if "accuracy" in text else ()) for text in RUNS
+    ],  # hundreds of lower steps
+)
 def test_iterates_are_those_of_the_paper_with_the_same_noise(text, problem):
     p, instance = PROBLEMS[problem]()
     got = iterates(method(text), instance, STEPS)
@@ -486,6 +491,7 @@ def lanes_of(name: str, problem: str):
         if (name, problem) != ("f2bsa_accuracy", "logreg_breast_cancer")  # K_t needs a noise that is a constant
     ],
 )
+@pytest.mark.quick_cases(6)
 def test_packed_equals_alone(name, problem):
     some, each = lanes_of(name, problem)
     assert_same(packed(some), each)

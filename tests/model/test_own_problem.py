@@ -200,6 +200,7 @@ def test_seeded_module_follows_its_generator():
 
 
 @pytest.mark.parametrize("method", ["f2ba[eta_x={}]", "aid[eta_x={}]", "stocbio[eta_x={},batch_g=16]"])
+@pytest.mark.quick_cases(1)
 def test_a_grid_on_a_network_is_one_pack_with_the_numbers_of_each_alone(method):
     among = plugins(Weighted)
     trials = [

@@ -65,6 +65,7 @@ def along():
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("axis", AXES)
+@pytest.mark.quick_cases(6)
 def test_law_holds_along_each_axis(along, axis, law):
     assert stats.kstest(along(axis, law), CDF[law]).pvalue > 1e-3
 

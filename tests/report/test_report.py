@@ -187,6 +187,7 @@ def test_the_page_shows_the_numbers_of_the_summary(tmp_path):
 
 
 @pytest.mark.parametrize("label", NASTY)
+@pytest.mark.quick_cases(3)
 def test_what_a_plugin_says_is_escaped_everywhere(tmp_path, label):
     trial = {"label": label, "problem": label, "problem_params": json.dumps({"k": label}), "message": label}
     text, html = page(tmp_path, results(trial, trial | {"status": "error"}), command=label)
@@ -236,6 +237,7 @@ def test_ids_are_unique_and_references_lead_somewhere(tmp_path):
         pytest.param([{"curve": [(5, 1.0)]}], id="one point"),
     ],
 )
+@pytest.mark.quick_cases(3)
 def test_pages_of_odd_results(tmp_path, trials):
     data = results(*trials)
     _, html = page(tmp_path, data)

@@ -150,6 +150,7 @@ def test_row_without_a_claim_has_no_tick_and_no_dashed_line():
         lambda: rates.rate_figure(NASTY, []),
     ],
 )
+@pytest.mark.quick_cases(2)
 def test_both_files_are_written(figure, tmp_path):
     vector, pixels = style_figures.save(figure(), tmp_path / "deep" / "a.b")
     assert (vector.name, pixels.name) == ("a.b.svg", "a.b.png")

@@ -158,6 +158,7 @@ def test_the_reference_is_what_every_row_reached():
         pytest.param([{"label": m, "curve": [(1, 0, np.nan)]} for m in "ab"], id="nan"),
     ],
 )
+@pytest.mark.quick_cases(1)
 def test_odd_results_make_a_report(tmp_path, trials):
     report = read_report(stored(tmp_path / "store", *trials))
     for format_ in FORMATS:

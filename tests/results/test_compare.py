@@ -49,6 +49,7 @@ def test_other_last_digits_of_the_published_results_agree(official, by):
 
 
 @pytest.mark.parametrize("name", ["runs.algorithm_params", "runs.phi", "runs.grad_phi", "curve.phi", "curve.grad_phi"])
+@pytest.mark.quick_cases(2)
 def test_a_thousandth_in_one_column_is_refused_with_both_values(official, name):
     other = nudged(official.runs, official.curve, 1e-3, only=name)
     trial_id, said = first_difference((official.runs, official.curve), other)

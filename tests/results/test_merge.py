@@ -314,6 +314,7 @@ def test_the_refusal_names_both_processors_and_both_values(alice, bob, into):
 
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("by", [ULP, 1e-12])
+@pytest.mark.quick_cases(1)
 def test_the_published_results_and_those_of_another_processor_come_together(tmp_path, into, by, compact):
     copy_folder(OFFICIAL / "deterministic", tmp_path / "theirs", by, cpu="Another 9000")
     done = merge([OFFICIAL / "deterministic", tmp_path / "theirs"], into, compact)

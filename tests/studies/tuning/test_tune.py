@@ -113,6 +113,7 @@ def test_a_grid_that_is_a_pack_is_run_as_one(tmp_path):
 
 
 @pytest.mark.parametrize("search", [{}, {"search": "halving", "cost": 6000}], ids=["grid", "halving"])
+@pytest.mark.quick_cases(1)
 def test_every_search_spends_the_same(tmp_path, search):
     """Of a grid whose larger steps diverge at once, and which is far smaller for f2sa."""
     grid = {"upper_step": [0.01, 1.0, 100.0], "lower_step": [0.1, 10.0], "penalty": [10.0, 100.0]}
