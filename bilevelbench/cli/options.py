@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -76,7 +76,6 @@ def suites_of(
     registry: Registry, algorithms: list[str], problems: list[str], all_: bool, name: str | None
 ) -> list[Suite]:
     """The plans that the options describe. `--all` and `--suite` may be narrowed by -a and -p."""
-    from bilevelbench.plan.spec_text import parse_lists
     from bilevelbench.plan.suite import AlgorithmEntry, ProblemEntry, Suite, load_suites
     from bilevelbench.plan.trial import Budget
 
@@ -90,12 +89,19 @@ def suites_of(
         raise InvalidInput("say what to run: --all, or --suite NAME, or -a METHOD and -p PROBLEM")
     update: dict[str, Any] = {}
     if algorithms:
-        methods = [parse_lists(_single("-a", text)) for text in algorithms]
+        methods = typed_lists("-a", algorithms)
         update["algorithm"] = tuple(AlgorithmEntry(name=name, params=lists) for name, lists in methods)
     if problems:
-        specs = [parse_lists(_single("-p", text)) for text in problems]
+        specs = typed_lists("-p", problems)
         update["problem"] = tuple(ProblemEntry(name=name, params=lists) for name, lists in specs)
     return [plan.model_copy(update=update) for plan in plans]
+
+
+def typed_lists(option: str, texts: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """The name and the lists of parameters of each method or problem that this option names."""
+    from bilevelbench.plan.spec_text import parse_lists
+
+    return [parse_lists(_single(option, text)) for text in texts]
 
 
 def _single(option: str, text: str) -> str:

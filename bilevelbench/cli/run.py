@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ from bilevelbench.cli.options import (
     as_typed,
     override,
     suites_of,
+    typed_lists,
     without_phi,
 )
 from bilevelbench.engine.agents.torchrun import under_torchrun
@@ -82,10 +84,10 @@ def run(
     out = out.absolute()  # before any plugin is loaded, which may change the working directory
     jobs = _jobs_under_torchrun(jobs, timed, executor)
     with interruptible():
-        wants_workers = any((jobs, memory, timed, isolate, seconds, all_, suite))
-        looks_short = _looks_short(method or [], problem or [], seeds, budget, steps)
-        if executor == "local" and jobs != 0 and (wants_workers or not looks_short):
-            start_server()
+        wants_workers = executor != "local" or any((jobs, memory, timed, scheduler, isolate, seconds, all_, suite))
+        short = not wants_workers and _is_short(method or [], problem or [], seeds, budget, steps)
+        if executor == "local" and jobs != 0 and not short:
+            start_server()  # its imports take as long as ours, so it is not left for when the trials are known
         from bilevelbench.cli.progress import run_with_progress
         from bilevelbench.discovery.registry import registry
         from bilevelbench.execute.executor import Execution
@@ -95,7 +97,6 @@ def run(
 
         execution = Execution(executor, jobs, memory, timed, scheduler=scheduler, isolate=isolate)
         warn_failures(registry())
-        workers = execution.open(registry())
         plans = [
             override(
                 plan,
@@ -117,37 +118,38 @@ def run(
             raise InvalidInput("this plan has no trials: no method meets any problem; name others with -a and -p")
         if part is not None:
             trials = part_of(trials, registry(), part)
+        if short and not any(_needs_worker(trial, registry()) for trial in trials):
+            execution = replace(execution, jobs=0)
+        workers = execution.open(registry())
         for plan in plans:
             if sentence := told(plan.left_out(registry())):
                 say(terminal(), sentence)
         if isolate:
             _tell_missing()
-        if execution == Execution() and _is_short(trials, registry()):
-            workers = Execution(jobs=0).open(registry())
         with workers:
             results = run_with_progress(trials, out, workers, as_typed(), _experiments(plans, parts))
         if failed(results.runs).all():
             raise typer.Exit(1)
 
 
-def _looks_short(
+def _is_short(
     methods: Sequence[str], problems: Sequence[str], seeds: int | None, budget: float | None, steps: int | None
 ) -> bool:
-    """Whether what was typed is likely to need no workers, which would take half of the processor while this one imports."""
+    """Whether what was typed is over before a worker has begun."""
     from bilevelbench.plan.trial import CALLS_OF_A_STEP, SHORT
 
     calls = min(budget or math.inf, CALLS_OF_A_STEP * (steps or math.inf))
-    return calls * len(methods) * len(problems) * (seeds or 1) <= SHORT
+    return calls * _settings("-a", methods) * _settings("-p", problems) * (seeds or 1) <= SHORT
 
 
-def _is_short(trials: Sequence[Trial], registry: Registry) -> bool:
-    """Whether these trials are over before a worker has begun, and are nobody's that has to be kept apart or ended."""
-    from bilevelbench.plan.trial import SHORT
+def _settings(option: str, texts: Sequence[str]) -> int:
+    """How many methods or problems these are, each with every choice of its listed parameters."""
+    return sum(math.prod(map(len, lists.values())) for _, lists in typed_lists(option, texts))
 
-    return sum(trial.budget.calls for trial in trials) <= SHORT and not any(
-        trial.strangers or trial.budget.seconds or not registry.problem(trial.problem.key).value.embedded
-        for trial in trials
-    )
+
+def _needs_worker(trial: Trial, registry: Registry) -> bool:
+    """Whether it is somebody's that has to be kept apart, or on a problem that may be large."""
+    return bool(trial.strangers) or not registry.problem(trial.problem.key).value.embedded
 
 
 def _tell_missing() -> None:

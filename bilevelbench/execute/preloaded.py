@@ -22,7 +22,7 @@ def _nobody_waits(kind: type[BaseException], error: BaseException, trace: Traceb
 
 sys.excepthook = _nobody_waits  # until a worker begins
 
-for module in ("bilevelbench.execute.local", "scipy.special"):  # a pack asks for the second when it begins
+for module in ("bilevelbench.execute.local", "scipy.special"):  # a worker asks for the second when it begins
     importlib.import_module(module)
 
 with contextlib.suppress(Exception):  # a plugin that is broken is reported by the workers, which try again

@@ -99,6 +99,9 @@ def settle(memory: float | None) -> None:
     """What every process that is to run trials does first, whichever way it was started."""
     import numpy as np
 
+    from bilevelbench.oracle.draws import normal_quantile
+
+    normal_quantile()  # a method that draws by itself is not to wait for it on its clock
     np.random.seed(random.SystemRandom().getrandbits(32))  # forks of one server would all draw the same
     gc.freeze()  # what is imported stays: the collector need not look through it again and again
     gc.enable()

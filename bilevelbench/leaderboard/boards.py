@@ -44,13 +44,14 @@ _SPARK = 28
 class Board:
     """One board: the trials of one mode and setting, ranked.
 
-    `runs` has all of them, `costs` and `rows` one method of those that coincide. `within` has the intervals among the
-    methods of each kind of oracle, where there are both kinds. `times` are expected running times. `curves` counts those
-    that differ.
+    `results` has what they are ranked by as their cost, seconds on the board by the clock. `runs` has all of them, `costs`
+    and `rows` one method of those that coincide. `within` has the intervals among the methods of each kind of oracle, where
+    there are both kinds. `times` are expected running times. `curves` counts those that differ.
     """
 
     mode: str
     setting: str
+    results: Results
     runs: pd.DataFrame
     costs: pd.DataFrame
     rows: pd.DataFrame
@@ -121,7 +122,7 @@ def make_board(
     curves = int(numbers.nunique())
     times = expected_running_time(table, runs)
     return Board(
-        mode, setting, runs, table, rows.reset_index(drop=True), intervals, within, times, merged, curves, notes
+        mode, setting, part, runs, table, rows.reset_index(drop=True), intervals, within, times, merged, curves, notes
     )
 
 

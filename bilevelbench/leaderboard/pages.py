@@ -33,7 +33,6 @@ from bilevelbench.report.figures.style import svg
 from bilevelbench.report.page_environment import content_policy, page_environment
 from bilevelbench.report.text import formula, printable, superscripts
 from bilevelbench.results import reached
-from bilevelbench.results.schema import Results
 from bilevelbench.results.status import Status
 
 
@@ -143,8 +142,7 @@ def _cores(count: str) -> str:
 
 
 def _board(site: Site, one: Board) -> dict[str, Any]:
-    part = site.parts[one.mode, one.setting]
-    sparks = boards.sparklines(part, sorted(one.costs["problem"].unique()))
+    sparks = boards.sparklines(one.results, sorted(one.costs["problem"].unique()))
     lowest = min((min(s) for s in sparks.values()), default=-1.0)
     trials: dict[str, list[str]] = {}
     for method, trial in zip(one.runs["method"], one.runs["trial_id"], strict=True):
@@ -176,7 +174,7 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
         "seeds": int(one.runs.groupby(["title", "method"]).size().max()),
         "profile": boards.profile_table(one),
         "answer": printable(_answer(site, one)),
-        "text": _board_text(one, part), "standing": _standing(site, one),
+        "text": _board_text(one), "standing": _standing(site, one),
     }  # fmt: skip
 
 
@@ -214,13 +212,13 @@ def _times_file(one: Board) -> str:
     return f"running-times/{one.key}.html"
 
 
-def _board_text(one: Board, part: Results) -> str:
+def _board_text(one: Board) -> str:
     """What the setting is, and the budget."""
     clock = (
         " Ranked by seconds of the method's own steps, on the machine above: trials ran one at a time, and evaluations are "
         "not in it."
     )
-    said = f"{SETTINGS[one.setting].what} {budget_words(part, part.runs['trial_id'])}"
+    said = f"{SETTINGS[one.setting].what} {budget_words(one.results, one.runs['trial_id'])}"
     return printable(said + (clock if one.mode == TIMED else ""))
 
 

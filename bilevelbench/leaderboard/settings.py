@@ -134,14 +134,12 @@ def budget_words(results: Results, trials: Iterable[str]) -> str:
     return f"A trial ends at the latest after {parts}."
 
 
-def standing_words(
-    setting: str, claims: Mapping[str, Iterable[Mapping[str, Any]]], titles: Mapping[str, str] | None = None
-) -> str:
+def standing_words(setting: str, claims: Mapping[str, Iterable[Mapping[str, Any]]], titles: Mapping[str, str]) -> str:
     """Who stands on a board and why, as a sentence; `claims` are those of each method on it, `titles` what to call it."""
     chosen = SETTINGS[setting]
     counts = {method for method, its in claims.items() if any(chosen.covers(claim) for claim in its)}
-    backed = [(titles or {}).get(method, method) for method in claims if method in counts]
-    others = [(titles or {}).get(method, method) for method in claims if method not in counts]
+    backed = [titles[method] for method in claims if method in counts]
+    others = [titles[method] for method in claims if method not in counts]
     said = [f"{', '.join(backed)} with a claim of {chosen.claim}"] if backed else []
     said += [f"{', '.join(others)} without one"] if backed and others else []
     said += [f"{', '.join(others)}, of which none has a claim of {chosen.claim}"] if others and not backed else []

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.leaderboard.boards import make_board
-from bilevelbench.leaderboard.clock import TIMED, by_clock
 from bilevelbench.leaderboard.collect import MODES, Material, provenance
 from bilevelbench.leaderboard.facts import method_facts
 from bilevelbench.leaderboard.fragments import median_hvp_ratio
@@ -55,13 +54,12 @@ class Site:
             title: [name for name in SETTINGS if name in set(group)]
             for title, group in self.runs.groupby("title")["setting"]
         }
-        asked = dict(self._parts())
-        self.parts = {key: by_clock(part) if key[0] == TIMED else part for key, part in asked.items()}
         oracles = {method: kind["oracle"] for method, kind in self.kinds.items()}
         self.boards = [
             make_board(part, mode, setting, self._titles(mode, setting), self.ratio, oracles)
-            for (mode, setting), part in asked.items()
+            for (mode, setting), part in self._parts()
         ]
+        self.parts = {(one.mode, one.setting): one.results for one in self.boards}
         self.tables = {key: summary(part) for key, part in self.parts.items()}
         behind = self.runs.groupby(["mode", "setting", "title", "method"])["trial_id"]
         self._trials: dict[Any, list[str]] = {key: list(ids) for key, ids in behind}

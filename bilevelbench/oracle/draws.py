@@ -7,6 +7,7 @@ over 64-bit integers, then 52 bits to a uniform in (0, 1), then the inverse norm
 
 from __future__ import annotations
 
+import functools
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
@@ -60,6 +61,15 @@ def numbers(seeds: U64, keys: U64, count: int) -> F64:
     return ((h >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # with 53 bits the largest would round to 1
 
 
+@functools.cache
+def normal_quantile() -> Callable[[F64], F64]:
+    """Loaded by need: it takes a quarter of a second. Whoever knows beforehand asks for it while no clock runs."""
+    from scipy.special import ndtri
+
+    quantile: Callable[[F64], F64] = ndtri
+    return quantile
+
+
 class Draws:
     """The numbers of one pack: one seed per lane. `uniform` and `normal` return (count, L) arrays.
 
@@ -68,10 +78,6 @@ class Draws:
     """
 
     def __init__(self, seeds: Sequence[int]) -> None:
-        # A quarter of a second: neither for those who draw nothing nor on the clock of the first draw.
-        from scipy.special import ndtri
-
-        self._quantile = ndtri
         self.seeds: U64 = np.array([seed & MASK for seed in seeds], dtype=np.uint64)
         # Lanes of one seed have the same numbers, which are made once: those of lane i are number `which[i]` of the different.
         self._different, self._which = np.unique(self.seeds, return_inverse=True)
@@ -153,7 +159,7 @@ class Draws:
             keys = [mix(np.uint64(fold(purpose, (len(place), *place, *outer))) + along) for outer in rounds]
             made = numbers(self._different, np.concatenate(keys), count)
             if law == "normal":
-                made = self._quantile(made)
+                made = normal_quantile()(made)
             at = {(*outer, index): i for i, (outer, index) in enumerate(itertools.product(rounds, inner))}
             held = self._blocks[where] = at, made[..., self._which]
         return held

@@ -15,7 +15,7 @@ from bilevelbench.model.agents import Part
 from bilevelbench.model.instance import Instance, count_points
 from bilevelbench.model.noise import FiniteSum, Gaussian
 from bilevelbench.model.queries import QUERIES, Level, Query
-from bilevelbench.oracle.draws import Draws, fold
+from bilevelbench.oracle.draws import Draws, fold, normal_quantile
 from bilevelbench.oracle.fast_path import gradient_query, plain, product_query
 from bilevelbench.oracle.loops import Loops
 from bilevelbench.oracle.meter import Meter, Tally
@@ -67,6 +67,8 @@ class Oracle(Loops):
         super().__init__(Meter(whole, budgets or [float("inf")] * lanes, real or [True] * lanes), lanes)
         self.network = part.network if part else None
         self._seed(seeds)
+        if isinstance(noise, Gaussian):
+            normal_quantile()  # now, and not on the clock of the first sample
         self._sampler = Sampler(noise, self.dx, self.dy, self.dtype, self.meter, self.device)
         self._plug(instance)
 

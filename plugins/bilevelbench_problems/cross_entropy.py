@@ -172,13 +172,20 @@ class Dense:
         return self.link.third * float(self.A.norm(dim=1).max()) * self.top()
 
 
+def upper_loss(loss: Loss, matrix: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """f and its gradients where f is this loss of Y = matrix(y), without x."""
+    return {
+        "f": lambda x, y, rows=None: spread(loss.value(matrix(y), rows), x),
+        "grad_f_x": lambda x, y, rows=None: spread(torch.zeros_like(x), y),
+        "grad_f_y": lambda x, y, rows=None: spread(loss.gradient(matrix(y), rows).flatten(-2), x),
+    }
+
+
 def cleaned_by(train: Any, val: Loss) -> dict[str, Any]:
     """The functions of a cleaning problem: g weighs the losses of `train` by x, and f is the loss on `val`, without x."""
     return {
-        "f": lambda x, y, rows=None: spread(val.value(train.matrix(y), rows), x),
+        **upper_loss(val, train.matrix),
         "g": train.value,
-        "grad_f_x": lambda x, y, rows=None: spread(torch.zeros_like(x), y),
-        "grad_f_y": lambda x, y, rows=None: spread(val.gradient(train.matrix(y), rows).flatten(-2), x),
         "grad_g_x": train.by_weight,
         "grad_g_y": train.gradient,
         "hvp_g_yy": train.hvp,

@@ -52,8 +52,8 @@ from bilevelbench import (
     estimated,
     exact,
 )
-from bilevelbench_problems.common import joint_norm, spread
-from bilevelbench_problems.cross_entropy import Loss, Softmax
+from bilevelbench_problems.common import joint_norm
+from bilevelbench_problems.cross_entropy import Loss, Softmax, upper_loss
 from bilevelbench_problems.estimates import Levels, measured, top
 from bilevelbench_problems.images import MNIST, MNIST_5K, mnist, mnist_5k
 from bilevelbench_problems.logreg import LogRegDigits
@@ -176,10 +176,8 @@ class Synthetic:
     def judged_by(self, real: Loss) -> dict[str, Any]:
         """What an instance is made of: g is the loss of these rows, and f that of the real ones, without x."""
         return {
-            "f": lambda x, y, rows=None: spread(real.value(self.matrix(y), rows), x),
+            **upper_loss(real, self.matrix),
             "g": self.value,
-            "grad_f_x": lambda x, y, rows=None: spread(torch.zeros_like(x), y),
-            "grad_f_y": lambda x, y, rows=None: spread(real.gradient(self.matrix(y), rows).flatten(-2), x),
             "grad_g_x": self.in_x,
             "grad_g_y": self.in_y,
             "hvp_g_yy": self.hvp,

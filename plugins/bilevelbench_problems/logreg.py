@@ -38,8 +38,8 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from bilevelbench import Agents, Constant, FiniteSum, Instance, Problem, Rows, bound, estimated, exact
-from bilevelbench_problems.common import joint_norm, spread
-from bilevelbench_problems.cross_entropy import Binary, Dense, Loss, Softmax, solve
+from bilevelbench_problems.common import joint_norm
+from bilevelbench_problems.cross_entropy import Binary, Dense, Loss, Softmax, solve, upper_loss
 
 
 class LogReg(Problem):
@@ -80,10 +80,8 @@ class LogReg(Problem):
             return (train.hvp(shape(y), shape(v), rows) + R.decay(x, shape(v), rows)).flatten(-2)
 
         return Instance(
-            f=lambda x, y, rows=None: spread(val.value(shape(y), rows), x),
+            **upper_loss(val, shape),
             g=g,
-            grad_f_x=lambda x, y, rows=None: spread(torch.zeros_like(x), y),
-            grad_f_y=lambda x, y, rows=None: spread(val.gradient(shape(y), rows).flatten(-2), x),
             grad_g_x=lambda x, y, rows=None: 0.5 * R.coupled(x, shape(y), shape(y), rows),
             grad_g_y=g_y,
             hvp_g_yy=hvp,

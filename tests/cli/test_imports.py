@@ -44,6 +44,11 @@ parts = ("scipy.special", "scipy.sparse", "scipy.linalg", "scipy.stats", "scipy.
 seen["all plugins"] = loaded("pandas", "pyarrow", "matplotlib", "seaborn", "sklearn", "dask", "jinja2", *parts)
 import bilevelbench.execute.local
 seen["workers"] = loaded("matplotlib", "seaborn", "sklearn", "dask", "jinja2", "torch._dynamo", *parts)
+import bilevelbench.plan.spec_text, bilevelbench.plan.trials
+(method,), (problem,) = map(bilevelbench.plan.spec_text.parse_spec, ("f2ba", "quadratic"))
+trial = bilevelbench.plan.trials.make_trial(registry(), method, problem, budget=bilevelbench.plan.trial.Budget(steps=2))
+assert bilevelbench.engine.loop.run_pack((trial,), registry()).runs[0]["status"] == "budget"
+seen["a trial without noise"] = loaded(*parts)
 print(json.dumps(seen))
 """
 

@@ -34,6 +34,8 @@ def test_a_short_run_starts_no_process(tmp_path, monkeypatch):
         ((), True, None),  # 30,000 calls
         (("--budget", SHORT, "--seeds", 2), True, None),
         (("--budget", SHORT, "-a", "aid"), True, None),
+        (("--budget", SHORT // 3, "-a", "f2ba[lam=10,100]"), False, 0),
+        (("--budget", SHORT // 2, "-a", "f2ba[lam=10,100]"), True, None),
         (("--budget", 1000, "--seconds", 9), True, None),  # a worker that hangs is killed
         (("--budget", 1000, "--jobs", 2), True, 2),
         (("--budget", 1000, "--memory", 2), True, None),
@@ -57,9 +59,9 @@ def test_workers_where_they_are_asked_for_or_gain_time(options, early, jobs, tmp
 
 def test_others_plugins_and_large_problems_have_workers():
     ours = trial("f2ba", "quadratic", cost=1000)
-    assert run._is_short([ours], registry())
-    assert not run._is_short([ours, ours.model_copy(update={"plugin": "acme"})], registry())
-    assert not run._is_short([trial("f2ba", "logreg_digits", cost=1000)], registry())  # not an embedded one
+    assert not run._needs_worker(ours, registry())
+    assert run._needs_worker(ours.model_copy(update={"plugin": "acme"}), registry())
+    assert run._needs_worker(trial("f2ba", "logreg_digits", cost=1000), registry())  # not an embedded one
 
 
 def test_garbage_is_looked_for_less_often_inside_of_a_command_and_as_before_after_it(monkeypatch):

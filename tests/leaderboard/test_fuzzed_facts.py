@@ -42,7 +42,8 @@ def test_facts(examples, tmp_path):
         site.material, site.ratio = replace(material, facts=facts), median_hvp_ratio(facts)
         site.kinds = site._kinds()
         settings_of_trials(results, facts)
-        standing_words("deterministic", {name: site.fact(name, name)["claims"] for name in site.methods})
+        claims = {name: site.fact(name, name)["claims"] for name in site.methods}
+        standing_words("deterministic", claims, {name: name for name in site.methods})
         pages = {"method.html": MethodPages(site).page("gd"), "problem.html": problem_page(site, "bowl")}
         for template, given in pages.items():
             jinja.get_template(template).render(root="../", page=template, **_shared(site), **given)

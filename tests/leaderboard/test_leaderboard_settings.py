@@ -161,16 +161,19 @@ def test_who_stands_on_a_board_and_why():
     stochastic = [{"table": 2, "setting": "partial"}, {"table": 2, "setting": "full"}]
     exact = [{"table": 1, "setting": "deterministic"}]
     claims = {"sgd": stochastic, "gd": exact, "kick": [{"table": 3, "setting": "deterministic"}], "new": []}
-    said = {setting: standing_words(setting, claims).split(": ")[1] for setting in SETTINGS}
+    titles = {name: name for name in claims}
+    said = {setting: standing_words(setting, claims, titles).split(": ")[1] for setting in SETTINGS}
     assert said["deterministic"] == "gd, kick with a claim of a rate for exact answers; sgd, new without one."
     assert said["full"] == "sgd with a claim of a rate for noise in f and g; gd, kick, new without one."
     assert (
         said["second-order"] == "kick with a claim of a rate for second-order stationarity; sgd, gd, new without one."
     )
-    assert standing_words("full", {"new": []}).endswith(
+    assert standing_words("full", {"new": []}, titles).endswith(
         "new, of which none has a claim of a rate for noise in f and g."
     )
-    assert standing_words("partial", {"sgd": stochastic}).endswith("sgd with a claim of a rate for noise in f alone.")
+    assert standing_words("partial", {"sgd": stochastic}, titles).endswith(
+        "sgd with a claim of a rate for noise in f alone."
+    )
 
 
 # ---- the suites

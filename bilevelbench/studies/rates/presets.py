@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from bilevelbench.discovery.entry import make
+from bilevelbench.discovery.entry import Entry, make
 from bilevelbench.discovery.registry import Registry
 from bilevelbench.errors import BilevelbenchError, InvalidInput, MissingConstant, suggestion
 from bilevelbench.model.algorithm import Algorithm
@@ -34,7 +36,12 @@ def problem_at(row: RateRow, suite: RateSuite, registry: Registry, value: float)
 
 
 def constants_of(registry: Registry, problem: str, params: dict[str, Any]) -> Constants:
-    made: Problem = make(registry.problem(problem), params)
+    return _constants(registry.problem(problem), json.dumps(params, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=64)  # a search tries many x-steps on one problem
+def _constants(entry: Entry[type[Problem]], params: str) -> Constants:
+    made: Problem = make(entry, json.loads(params))
     constants = built(made).constants
     constants.problem = made.name
     return constants

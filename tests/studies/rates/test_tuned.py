@@ -9,7 +9,8 @@ import pytest
 from bilevelbench import Constants
 from bilevelbench.discovery.registry import registry
 from bilevelbench.report.analysis.fit import slope_of_logs
-from bilevelbench.studies.rates.suite import RateRow
+from bilevelbench.studies.rates.presets import chosen_at
+from bilevelbench.studies.rates.suite import RateRow, RateSuite
 from bilevelbench.studies.rates.tuned import _Search, _told
 
 
@@ -131,3 +132,19 @@ def test_logarithms_add_to_a_slope_what_they_have_on_the_range():
     assert slope_of_logs(eps, 1) == pytest.approx(math.log(2) / math.log(100), abs=0.01)
     assert slope_of_logs(eps, 3) == pytest.approx(3 * slope_of_logs(eps, 1))
     assert slope_of_logs([0.9, 0.5], 1) == 0
+
+
+def test_a_problem_is_built_once_for_all_x_steps_at_one_place(monkeypatch):
+    cls, built = registry().problem("washboard").value, []
+    build = cls.build
+    monkeypatch.setattr(cls, "build", lambda self: built.append(self) or build(self))
+    row = RateRow(method="aid", set_by="sweep", sweep="kappa", values=(8.0, 16.0), at_eps=0.7, cap={"steps": 10})
+    suite = RateSuite(title="one row", problem="washboard", problem_params={"q": 1.07}, row=(row,))
+    steps = [
+        chosen_at(row, suite, registry(), kappa, "tuned", factor)[2]["eta_x"]
+        for kappa in (8.0, 16.0)
+        for factor in (1, 2)
+    ]
+    assert len(built) == 2
+    assert steps[1::2] == [2 * step for step in steps[::2]]
+    assert steps[0] != steps[2]
