@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,7 +48,7 @@ def measure_suite(
     from bilevelbench.studies.rates.own import check_accuracy, pilots
     from bilevelbench.studies.rates.study import run_rates, wanted, write
 
-    folder, started, before = (out or Path("results") / name).absolute(), time.monotonic(), sum(os.times()[:4])
+    folder, started = (out or Path("results") / name).absolute(), time.monotonic()
     store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
 
     rows_asked = wanted(suite, methods, setting, quick)
@@ -73,11 +72,7 @@ def measure_suite(
         return
     print_rates(console, title, rows)
     say(console, f"figure: {(folder / 'rates.svg').resolve()}")
-    seconds, worked = time.monotonic() - started, sum(os.times()[:4]) - before
-    say(
-        console,
-        f"took {seconds:.0f} s and {worked:.0f} s of processor time; trials that were stored already cost nothing",
-    )
+    say(console, f"took {time.monotonic() - started:.0f} s; trials that were stored already took none")
 
 
 def _bundled(table: str) -> tuple[str, RateSuite]:
