@@ -20,6 +20,7 @@ def program():
 
 
 @pytest.mark.whole
+@pytest.mark.slow  # the table and its sentences are made from given numbers always
 def test_a_process_for_each_problem_that_evaluates_phi_where_it_is_defined(program):
     convex = program.Peak.of("quadratic[dim_x=2,dim_y=2]")
     network = program.Peak.of("cleaning_cnn_digits[n_train=30,n_val=20,n_test=20]")
@@ -31,6 +32,7 @@ def test_a_process_for_each_problem_that_evaluates_phi_where_it_is_defined(progr
 
 
 @pytest.mark.whole
+@pytest.mark.slow  # the table and its sentences are made from given numbers always
 def test_a_large_matrix_is_seen(program):
     small, large = (program.Peak.of(f"quadratic[dim_x=2,dim_y={dim}]") for dim in (2, 2000))
     assert large.gigabytes - small.gigabytes > 2000**2 * 8 / 1e9

@@ -251,6 +251,7 @@ def test_a_method_that_never_gives_the_interpreter_back(tmp_path, monkeypatch):
     assert [status[t.id] for t in trials] == ["budget", "error", "budget"]
 
 
+@pytest.mark.slow  # a trial of test_local.py takes too much always
 def test_memory_that_grows_ends_one_trial(tmp_path):
     """Small pieces, as a leak takes them, until the limit of the worker is met."""
     leak = METHOD.replace("torch.ones(2**29, dtype=torch.float64)", "[bytearray(2**20) for _ in iter(int, 1)]")

@@ -535,6 +535,7 @@ def test_empty_and_failed_boards_open_without_complaint(browser, tmp_path):
         watched.check(tmp_path.as_uri())
 
 
+@pytest.mark.slow  # small tables are sorted always
 def test_a_large_table_sorts_in_one_go(watch, tmp_path, record_property):
     methods = {f"method_{n:02}": (1 + n % 7, n % 3, 0.2 + 0.04 * n) for n in range(50)}
     results = make_results(methods, {"p": {}, "q": {}}, seeds=10)

@@ -70,6 +70,7 @@ def test_without_citations_there_is_no_bibliography():
 
 
 @pytest.mark.whole
+@pytest.mark.slow  # its text is held to what LaTeX takes always
 def test_the_document_compiles_with_figures_and_references(tmp_path):
     write_report(with_records(steps=7), "paper", tmp_path, tmp_path / "paper", "bilevelbench report x")
     folder = tmp_path / "paper"

@@ -70,6 +70,7 @@ def test_a_folder_takes_tables_and_figures(folder, tmp_path, format_, files, mon
 
 
 @pytest.mark.whole
+@pytest.mark.slow  # test_report_figures.py draws each kind always
 def test_figures_of_everything(folder, tmp_path):
     made_paths = save_figures(read_report(folder), tmp_path)
     axes = ("first_order", "weighted", "step", "seconds")
@@ -198,6 +199,7 @@ def test_what_cannot_be_written_is_a_sentence(folder, tmp_path, format_):
 
 
 @pytest.mark.whole
+@pytest.mark.slow  # test_report.py makes a page without torch always
 def test_without_torch(folder, tmp_path):
     code = (
         "import sys, pathlib\n"

@@ -138,6 +138,7 @@ def test_every_search_spends_the_same(tmp_path, search):
     assert list(readable(found)["search cost"]) == [f"{cost:,.10g}" for cost in table(found)["cost"]]
 
 
+@pytest.mark.slow  # test_search.py says it of a made-up search always
 def test_a_search_that_cannot_spend_its_cost_says_so(tmp_path):
     suite = plan(AlgorithmEntry(name="fickle", params={"shift": [1e300, 1e301]}), "aid", trials=4, equal_cost=True)
     jobs, _ = tuned(suite, tmp_path, plugins(Fickle))
