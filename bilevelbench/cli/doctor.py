@@ -87,7 +87,22 @@ def _isolation() -> Finding:
     )
     lacking = missing()
     told = f"--isolate cannot give {' and '.join(lacking)}" if lacking else "--isolate gives all that it promises"
-    return _finding("isolation", True, f"{contained}; {told}")
+    return _finding("isolation", True, f"{contained}; {_control_group()}; {told}")
+
+
+def _control_group() -> str:
+    from bilevelbench.execute.control_group import ControlGroup
+
+    group = ControlGroup.make()
+    if group is None:
+        return "no control group can be made for them, so that they are counted and ended one by one"
+    bounded = {"memory": "memory", "pids": "number"}
+    limits = [bounded[name] for name in group.limits]
+    group.end()
+    ends = "the kernel ends them in one go, as a control group"
+    return (
+        f"{ends}, and bounds their {' and '.join(limits)}" if limits else f"{ends}, which has no limits of its own here"
+    )
 
 
 def _finding(what: str, ok: bool, seen: str) -> Finding:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bilevelbench.errors import StoreError
+from bilevelbench.execute.control_group import ControlGroup
 from bilevelbench.execute.environment import environment
 from bilevelbench.execute.executor import Done, Execution, as_json, done_with
 from bilevelbench.execute.warden import Exit, Task, guard
@@ -65,11 +66,14 @@ class Containers:
 
     def _run(self, pack: Pack, store: Store, limit: float | None) -> Done:
         with tempfile.TemporaryDirectory(prefix="bilevelbench-", ignore_cleanup_errors=True) as scratch:
-            rows = Path(scratch) / "rows"
-            task = Task(
-                self._work, (as_json(pack), str(rows), limit), scratch, self._memory, limit, self._view(scratch, store)
-            )
-            how = self._watched(task)
+            rows, group = Path(scratch) / "rows", ControlGroup.make(self._memory)
+            given = as_json(pack), str(rows), limit
+            task = Task(self._work, given, scratch, self._memory, limit, self._view(scratch, store), group)
+            try:
+                how = self._watched(task)
+            finally:
+                if group is not None:  # if somebody has killed the warden
+                    group.end()
             answer = Path(scratch) / "answer"
             if answer.is_file():  # written beside the plugin's code: a reason why this pack failed, and nobody else's
                 raise Ended(Exit(None, f"could not run it: {_text(answer)[:_ANSWER]}", how.output))

@@ -3,7 +3,8 @@
 A pack of a plugin of others runs in a process of its own, the trial's, below one that watches it, the warden. The warden runs
 no code of the plugin. It adopts whatever the trial's process leaves behind, in whatever way that was started, so that all of it
 can be ended; it ends the trial when a step is long over its time, when there are too many processes, or when the program is
-gone; and it reads what is printed, of which it keeps the beginning and the end.
+gone; and it reads what is printed, of which it keeps the beginning and the end. Where there can be a control group for the
+trial, the kernel helps.
 
 Adoption needs Linux. Elsewhere there is the trial's process alone: the program ends it by its deadline, and its group.
 """
@@ -26,6 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bilevelbench.execute.control_group import ControlGroup
 from bilevelbench.execute.isolation import isolate
 from bilevelbench.execute.workers import settle
 from bilevelbench.processes import (
@@ -54,7 +56,10 @@ TOO_LARGE = "was ended because its processes had more memory together than one o
 
 @dataclass(frozen=True)
 class Task:
-    """What the trial's process calls, and where. `seconds` are for all of it; `isolate` names what it may only read."""
+    """What the trial's process calls, and where.
+
+    `seconds` are for all of it; `isolate` names what it may only read; its processes are in `group`, if there is one.
+    """
 
     work: Callable[..., str | None]
     arguments: tuple[Any, ...]
@@ -62,6 +67,7 @@ class Task:
     memory: float | None
     seconds: float | None
     isolate: str | None = None
+    group: ControlGroup | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ def guard(task: Task, control: Connection) -> None:
     try:
         control.send(_Warden(task, child, reading, deadline).watch(control))
     finally:
-        _end_all()
+        _end_all(task.group)
 
 
 class _Warden:
@@ -143,7 +149,7 @@ class _Warden:
             elif now - looked > _LOOK:
                 looked = now
                 cause = self._excess(descendants())
-        _end_all()
+        _end_all(self.task.group)
         os.set_blocking(self.reading, False)
         with contextlib.suppress(BlockingIOError):
             while self._read():
@@ -172,8 +178,10 @@ def _code_of(child: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if found else None
 
 
-def _end_all() -> None:
-    """Whatever is below this process; in rounds, since what is being ended may start more."""
+def _end_all(group: ControlGroup | None) -> None:
+    """Whatever is below this process: its group in one go, what has left that in rounds, since it may start more meanwhile."""
+    if group is not None:
+        group.end()
     until = time.monotonic() + _ENDING
     while (below := descendants()) and time.monotonic() < until:
         for number in (signal.SIGSTOP, signal.SIGKILL):  # what is stopped starts nothing while the others are ended
@@ -190,6 +198,8 @@ def _be_the_trial(task: Task, output: int) -> NoReturn:
     """The rest of the trial's process. What it has to tell is in its scratch folder, in `answer` if it is a sentence."""
     own, code = os.getpid(), 1
     try:
+        if task.group is not None:
+            task.group.enter()
         _confine(task, output)
         answer = task.work(*task.arguments)
         if answer is not None and os.getpid() == own:
