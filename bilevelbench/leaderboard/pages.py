@@ -174,7 +174,7 @@ def _board(site: Site, one: Board) -> dict[str, Any]:
         "seeds": int(one.runs.groupby(["title", "method"]).size().max()),
         "profile": boards.profile_table(one),
         "answer": printable(_answer(site, one)),
-        "text": _board_text(one), "standing": _standing(site, one),
+        "text": _board_text(site, one), "standing": _standing(site, one),
     }  # fmt: skip
 
 
@@ -212,13 +212,13 @@ def _times_file(one: Board) -> str:
     return f"running-times/{one.key}.html"
 
 
-def _board_text(one: Board) -> str:
+def _board_text(site: Site, one: Board) -> str:
     """What the setting is, and the budget."""
     clock = (
         " Ranked by seconds of the method's own steps, on the machine above: trials ran one at a time, and evaluations are "
         "not in it."
     )
-    said = f"{SETTINGS[one.setting].what} {budget_words(one.results, one.runs['trial_id'])}"
+    said = f"{SETTINGS[one.setting].what} {budget_words(site.results[one.mode], one.runs['trial_id'])}"
     return printable(said + (clock if one.mode == TIMED else ""))
 
 

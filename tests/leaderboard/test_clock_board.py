@@ -12,6 +12,7 @@ from bilevelbench.leaderboard.build import build, write_site
 from bilevelbench.leaderboard.clock import by_clock, timed_trials
 from bilevelbench.leaderboard.collect import Material, load
 from bilevelbench.leaderboard.heat_map import short_names
+from bilevelbench.leaderboard.pages import _board_text
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.ranking import costs
 from bilevelbench.results.store import Store
@@ -52,6 +53,16 @@ def test_seconds_take_the_place_of_calls():
     assert table["first_order"].tolist() == pytest.approx(met["seconds"].tolist())
     assert table["cost"].tolist() == pytest.approx(met["seconds"].tolist())
     assert (table["second_order"] == 0).all()
+
+
+@pytest.mark.parametrize(("noisy", "unit"), [(True, "samples"), (False, "calls")])
+def test_the_budget_is_in_what_was_paid_for(noisy, unit):
+    found = timed_results()
+    (record,) = found.records
+    limited = [{"id": own, "budget": {"cost": 64_000}} for own in found.runs["trial_id"]]
+    curve = found.curve.assign(second_order_samples=0.0) if noisy else found.curve
+    site = Site(Material({"timed": replace(found, curve=curve, records=[{**record, "trials": limited}])}), "make")
+    assert f"after 64,000 {unit} at the latest" in _board_text(site, site.boards[0])
 
 
 def test_the_order_is_that_of_seconds():
