@@ -11,6 +11,7 @@ import typer
 from bilevelbench.cli.console import show
 from bilevelbench.cli.options import Json
 from bilevelbench.errors import InvalidInput, UnknownName
+from bilevelbench.untrusted import visible
 
 if TYPE_CHECKING:
     from bilevelbench.discovery.registry import Registry
@@ -99,7 +100,12 @@ def data_list(as_json: Json = False) -> None:
     """List where each data file is, and which problems read it."""
     from bilevelbench.discovery.registry import registry
 
-    show("data", list_files(registry()), as_json)
+    rows = list_files(registry())
+    if as_json:
+        show("data", rows, as_json)
+    for row in () if as_json else rows:  # lines and not a table: paths, licences and lists of problems are long
+        where = f"{row['place']}, {row['path']}" if row["path"] else "not here"
+        typer.echo(visible(f"{row['name']}: {where}\n  licence: {row['licence']}\n  read by {row['problems']}"))
 
 
 @data.command("fetch", epilog="Example: `bilevelbench data fetch abalone`")

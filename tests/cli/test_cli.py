@@ -701,7 +701,10 @@ def test_merge_of_damaged_packs(example, mixed, tmp_path):
 def test_data_commands_know_the_bundled_file():
     code, out, _ = cli("data", "list", "--json")
     assert code == 0
-    assert {row["name"]: row["place"] for row in json.loads(out)}["abalone"] == "bundled"
+    abalone = next(row for row in json.loads(out) if row["name"] == "abalone")
+    assert abalone["place"] == "bundled"
+    _, told, _ = cli("data", "list")
+    assert f"abalone: bundled, {abalone['path']}\n  licence: {abalone['licence']}\n  read by ridge_abalone" in told
     assert cli("data", "verify", "abalone")[0] == 0
     code, _, err = cli("data", "verify", "abalon")
     assert code == 2
