@@ -23,7 +23,9 @@ class Kernels:
 
     def __init__(self) -> None:
         self.buffers: list[Tensor] = []  # of what shape and type
-        self.calls: list[tuple[str, list[tuple[int, int]]]] = []  # of a function with (buffer, offset), the result first
+        self.calls: list[
+            tuple[str, list[tuple[int, int]]]
+        ] = []  # of a function with (buffer, offset), the result first
         self.functions: dict[str, str] = {}  # names by their text
         self._stored: dict[int, tuple[Value, Stored]] = {}
 
@@ -58,7 +60,7 @@ class Kernels:
         self._call(text, out)
 
     def _call(self, text: str, out: Stored) -> None:
-        given: list[tuple[int, int]] = [(out.buffer, out.meta.storage_offset())]
+        given: list[tuple[int, int]] = [(out.buffer, int(out.meta.storage_offset()))]
 
         def named(match: re.Match[str]) -> str:
             one = int(match[1]), int(match[2])

@@ -18,26 +18,24 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_map
 
+from bilevelbench.engine.compiled.head import HEAD
 from bilevelbench.engine.compiled.kernels import Kernels
 from bilevelbench.engine.compiled.operations import Operations
 from bilevelbench.engine.compiled.trace import Traced
-from bilevelbench.engine.compiled.values import TYPES, Lazy, Stored, Unknown
+from bilevelbench.engine.compiled.values import TYPES, Lazy, Unknown
 
 #: Sums may be taken in another order, and integers wrap around as torch's do; infinities and NaN are those of the machine.
 _FLAGS = (
-    "-std=c++17 -O3 -march=native -shared -fPIC -fwrapv -fno-math-errno -fno-trapping-math -fno-signed-zeros "
-    "-fassociative-math -ffp-contract=fast"
-).split()
-_HEAD = """\
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
-// the forms for several numbers at a time, which glibc declares for -ffast-math only
-extern "C" __attribute__((simd("notinbranch"))) double exp(double) noexcept;
-extern "C" __attribute__((simd("notinbranch"))) double log(double) noexcept;
-#endif
-"""
+    *("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC"),
+    *(
+        "-fwrapv",
+        "-fassociative-math",
+        "-fno-signed-zeros",
+        "-fno-trapping-math",
+        "-fno-math-errno",
+        "-ffp-contract=fast",
+    ),
+)
 _ALIGNED = 64
 
 _functions: dict[str, Any] = {}  # compiled in this process, by their source
@@ -47,14 +45,14 @@ def native(traced: Traced, leaves: Sequence[Tensor]) -> Callable[[int, int, Sequ
     """The steps of a stretch as one function; `Unknown` is raised for a graph that this has no words for."""
     program = _Program(traced, leaves)
     function, arena = _function(program.source), torch.empty(program.room, dtype=torch.uint8)
-    constants = list(traced.constants)
-    number = torch.zeros((), dtype=torch.int64)
+    held = [torch.zeros((), dtype=torch.int64), *leaves, *traced.constants]  # for as long as their places are known
+    places = (ctypes.c_void_p * len(held))(*(tensor.data_ptr() for tensor in held))
 
     def run(first: int, last: int, leaves: Sequence[Tensor]) -> list[Tensor]:
         out = [leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves]
-        given = [number, *out, *constants]
-        places = (ctypes.c_void_p * len(given))(*(tensor.data_ptr() for tensor in given))
-        function(first, last, places, ctypes.c_void_p(arena.data_ptr()))
+        places[1 : 1 + len(out)] = [leaf.data_ptr() for leaf in out]
+        function(first, last, places, arena.data_ptr())
+        assert held
         return out
 
     return run
@@ -81,7 +79,9 @@ class _Program:
         )
         for node in graph.nodes:
             if node.op == "call_function":
-                given, named = tree_map(lambda a: values.get(a, a) if isinstance(a, fx.Node) else a, (node.args, node.kwargs))
+                given, named = tree_map(
+                    lambda a: values.get(a, a) if isinstance(a, fx.Node) else a, (node.args, node.kwargs)
+                )
                 value = operations(node.target, seen[node], given, named)
                 values[node] = kernels.stored(value) if _is_kept(node, value) else value
             elif node.op == "output":
@@ -96,7 +96,7 @@ class _Program:
             for name, given in self.kernels.calls
         ]
         return "\n".join([
-            _HEAD, *functions,
+            HEAD, *functions,
             'extern "C" void steps(int64_t first, int64_t last, char** given, char* arena) {',
             "  for (int64_t number = first + 1; number <= last; ++number) {",
             "    *(int64_t*)given[0] = number;", *calls, "  }", "}", "",
@@ -144,7 +144,10 @@ def _places(kernels: Kernels, given: int) -> tuple[list[str], int]:
             free.setdefault(_bytes(kernels.buffers[buffer]), []).append(offsets[buffer])
     types = [TYPES[buffer.dtype] for buffer in kernels.buffers]
     inputs = [f"({types[i]}*)given[{i}]" for i in range(given)]
-    return [*inputs, *(f"({types[b]}*)(arena + {offsets.get(b, 0)})" for b in range(given, len(types)))], room + _ALIGNED
+    return [
+        *inputs,
+        *(f"({types[b]}*)(arena + {offsets.get(b, 0)})" for b in range(given, len(types))),
+    ], room + _ALIGNED
 
 
 def _bytes(buffer: Tensor) -> int:
@@ -165,5 +168,3 @@ def _function(source: str) -> Any:
             _functions[source].argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
             _functions[source].restype = None
     return _functions[source]
-
-

@@ -15,9 +15,10 @@ from bilevelbench.engine.compiled.values import TYPES, Body, Lazy, Stored, Unkno
 
 aten = torch.ops.aten
 
-#: Expressions with so many operations below each other are stored, and so are products with more multiplications not made here:
-#: libraries are better at these.
-_DEEPEST, _LARGEST = 48, 1 << 22
+#: Expressions with so many operations below each other are stored, so that the text of a loop stays short.
+_DEEPEST = 48
+#: Products with more multiplications are left to libraries, which are better at them.
+_LARGEST = 1 << 22
 
 #: Of operands that have the type of the result.
 _ARITHMETIC = {
@@ -29,9 +30,9 @@ _ARITHMETIC = {
     aten.reciprocal.default: "1 / {0}",
     aten.neg.default: "-{0}",
     aten.abs.default: "std::abs({0})",
-    aten.exp.default: "exp({0})",
+    aten.exp.default: "exp_of({0})",
     aten.expm1.default: "std::expm1({0})",
-    aten.log.default: "log({0})",
+    aten.log.default: "log_of({0})",
     aten.log1p.default: "std::log1p({0})",
     aten.sqrt.default: "std::sqrt({0})",
     aten.sin.default: "std::sin({0})",
@@ -39,7 +40,7 @@ _ARITHMETIC = {
     aten.tanh.default: "std::tanh({0})",
     aten.ceil.default: "std::ceil({0})",
     aten.floor.default: "std::floor({0})",
-    aten.sigmoid.default: "1 / (1 + exp(-{0}))",
+    aten.sigmoid.default: "1 / (1 + exp_of(-{0}))",
     aten.pow.Tensor_Tensor: "std::pow({0}, {1})",
     aten.pow.Tensor_Scalar: "std::pow({0}, {1})",
     aten.pow.Scalar: "std::pow({0}, {1})",
@@ -54,10 +55,11 @@ _ARITHMETIC = {
     aten.logical_and.default: "{0} && {1}",
     aten.logical_or.default: "{0} || {1}",
     aten.logical_not.default: "!{0}",
-    aten.zeros_like.default: "0 * 0",
+    aten.zeros_like.default: "0",
     aten.ones_like.default: "1",
     aten.clone.default: "{0}",
     aten._to_copy.default: "{0}",
+    aten.special_ndtri.default: "quantile({0})",
 }
 #: Of operands of a common type, with a bool as the result.
 _COMPARISONS = {
@@ -66,7 +68,6 @@ _COMPARISONS = {
     for kind in ("Tensor", "Scalar")
 }
 _SAME = (aten._unsafe_view.default, aten.reshape.default, aten.detach.default, aten.alias.default)
-_BIG_FUNCTIONS = ("exp", "log", "pow", "sin", "cos", "tanh")
 
 
 class Operations:
@@ -106,7 +107,7 @@ class Operations:
             return text.format(*parts)
 
         values = [v for v in spread if not isinstance(v, str)]
-        along = steps(max(values, key=lambda v: isinstance(v, Stored) + 2 * any(steps(v)), default=values[0]))
+        along = max((steps(v) for v in values), key=lambda of: sum(map(bool, of)))  # of one that is not broadcast
         depth = 1 + max((v.depth for v in values if isinstance(v, Lazy)), default=0)
         return made(result, read, along, depth=depth)
 
@@ -143,10 +144,7 @@ class Operations:
             return f"{body.at(a, [*lanes, i, along])} * {body.at(b, [*lanes, along, j])}"
 
         of_a, of_b = steps(a), steps(b)
-        if m > n:
-            along = (*of_a[:-2], of_a[-2], 0, of_a[-1])
-        else:
-            along = (*of_b[:-2], 0, of_b[-1], of_b[-2])
+        along = (*of_a[:-2], of_a[-2], 0, of_a[-1]) if m > n else (*of_b[:-2], 0, of_b[-1], of_b[-2])
         return made(result, read, along, over=k)
 
     def _factor(self, value: Value, times: int) -> Value:
@@ -176,7 +174,7 @@ def _expanded(value: Value, shape: Sequence[int]) -> Value:
     out = value if tuple(value.meta.shape) == tuple(shape) else viewed(value, lambda meta: meta.expand(tuple(shape)))
     if out is None:
         raise Unknown("a broadcast")
-    return out  # type: ignore[no-any-return]
+    return out
 
 
 def _grows(value: Lazy, out: Any) -> bool:
@@ -191,11 +189,9 @@ def _cast(text: str, has: torch.dtype, wanted: torch.dtype | None) -> str:
 def _number(value: Any, of: torch.dtype | None) -> str:
     if not isinstance(value, (bool, int, float)) or (isinstance(value, float) and not math.isfinite(value)):
         raise Unknown(f"a constant {value!r}")
-    if of is None or not of.is_floating_point:
-        if int(value) == -(1 << 63):
-            raise Unknown("a constant that C++ cannot write")
-        return f"({TYPES[of or torch.int64]})({int(value)}LL)"
-    return f"({TYPES[of]})({float(value)!r})"
+    if of is None or (not of.is_floating_point and (value != int(value) or int(value) == -(1 << 63))):
+        raise Unknown(f"a constant {value!r}")
+    return f"({TYPES[of]})({float(value)!r})" if of.is_floating_point else f"({TYPES[of]})({int(value)}LL)"
 
 
 def _scaled(of: Operations, given: Sequence[Any], result: Tensor, named: dict[str, Any]) -> list[Any]:
@@ -238,7 +234,9 @@ def _mean(of: Operations, result: Tensor, value: Value, axes: Any = None, keep: 
     return of.pointwise("{0} / {1}", result, [whole, value.meta.numel() // max(result.numel(), 1)], result.dtype)
 
 
-def _norm(of: Operations, result: Tensor, value: Value, order: float = 2, axes: Any = None, keep: bool = False) -> Value:
+def _norm(
+    of: Operations, result: Tensor, value: Value, order: float = 2, axes: Any = None, keep: bool = False
+) -> Value:
     if order != 2:
         raise Unknown("a norm")
     value = of.kernels.stored(value)
@@ -249,7 +247,7 @@ def _norm(of: Operations, result: Tensor, value: Value, order: float = 2, axes: 
 def _softmax(of: Operations, result: Tensor, value: Value, axis: int, half: bool) -> Value:
     value = of.kernels.stored(value)
     largest = of.reduced(result, value, axis, True, maximum=True)
-    grown = of.kernels.stored(of.pointwise("exp({0} - {1})", result, [value, largest], result.dtype))
+    grown = of.kernels.stored(of.pointwise("exp_of({0} - {1})", result, [value, largest], result.dtype))
     whole = of.reduced(result, grown, axis, True)
     inverse = of.pointwise("1 / {0}", torch.empty(whole.meta.shape, dtype=result.dtype, device="meta"), [whole], None)
     return of.pointwise("{0} * {1}", result, [grown, inverse], result.dtype)
@@ -266,6 +264,10 @@ def _where(of: Operations, result: Tensor, mask: Value, one: Value, other: Value
     if any(isinstance(v, (Stored, Lazy)) and v.meta.dtype != result.dtype for v in (one, other)):
         raise Unknown("a choice of two types")
     return of.pointwise("{0} ? {1} : {2}", result, [mask, one, other], None)
+
+
+def _not(of: Operations, result: Tensor, value: Value) -> Value:
+    return of.pointwise("!{0}" if result.dtype == torch.bool else "~{0}", result, [value], result.dtype)
 
 
 def _stack(of: Operations, result: Tensor, parts: Sequence[Value], axis: int = 0) -> Value:
@@ -302,6 +304,7 @@ _RULES: dict[Any, Callable[..., Value]] = {
     aten._softmax.default: _softmax,
     aten.clamp.default: _clamp,
     aten.where.self: _where,
+    aten.bitwise_not.default: _not,
     aten.stack.default: _stack,
     aten.cat.default: _cat,
     aten.constant_pad_nd.default: _pad,

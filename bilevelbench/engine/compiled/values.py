@@ -150,7 +150,9 @@ def _places(value: Lazy) -> list[list[tuple[int, int]]] | None:
     for axis, (n, step) in enumerate(zip(value.meta.shape, value.meta.stride(), strict=True)):
         if n == 1 or not step:
             continue
-        d = next(d for d, (stride, size) in enumerate(zip(strides, value.base, strict=True)) if stride <= step and size > 1)
+        d = next(
+            d for d, (stride, size) in enumerate(zip(strides, value.base, strict=True)) if stride <= step and size > 1
+        )
         if step % strides[d]:
             return None
         out[d].append((axis, step // strides[d]))
