@@ -58,6 +58,15 @@ def native(traced: Traced, leaves: Sequence[Tensor]) -> Callable[[int, int, Sequ
     return run
 
 
+def is_ours(traced: Traced, leaves: Sequence[Tensor]) -> bool:
+    """Whether this knows all operations of a graph."""
+    try:
+        _Program(traced, leaves)
+    except Unknown:
+        return False
+    return True
+
+
 class _Program:
     """The source, and how many bytes it needs for what lies between the first operation of a step and the last."""
 

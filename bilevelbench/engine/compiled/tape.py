@@ -62,6 +62,7 @@ class Tape(TorchDispatchMode):
         nodes = [self._argument(tensor) for tensor in outputs]
         own = [self.graph.call_function(torch.ops.aten.clone.default, (node,)) for node in nodes]
         self.graph.output(tuple(own))
+        _once(self.graph)
         self.graph.eliminate_dead_code()
         return fx.GraphModule(torch.nn.Module(), self.graph)
 
@@ -87,6 +88,17 @@ class Tape(TorchDispatchMode):
             known = self._constants[id(value)] = self._input()
             self.constants.append(value)
         return known
+
+
+def _once(graph: fx.Graph) -> None:
+    """What is computed twice, say probabilities at a point by two derivatives, is computed once: nothing changes in place."""
+    seen: dict[str, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target is not torch.ops.aten.clone.default:
+            same = seen.setdefault(f"{node.target} {node.args} {node.kwargs}", node)
+            if same is not node:
+                node.replace_all_uses_with(same)
+                graph.erase_node(node)
 
 
 @contextmanager

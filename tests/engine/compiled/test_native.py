@@ -181,3 +181,14 @@ def test_inductor_still_compiles():
     graph = traced(lambda k, y: [y.cumsum(-1) * 0.1 + k], y)
     (ours,), (theirs,) = (way(0, 5, [y]) for way in (stretch.compiled(graph, [y]), replayed(graph)))
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
+
+
+def test_what_is_computed_twice_is_on_the_tape_once():
+    def step(k: Tensor, y: Tensor) -> list[Tensor]:
+        return [torch.softmax(y @ A.T, -1) @ A * 0.1 + (torch.softmax(y @ A.T, -1) - 0.1) @ A * 0.1]
+
+    y = numbers(2, 12)
+    graph = traced(step, y).graph.graph
+    assert sum(node.target is torch.ops.aten._softmax.default for node in graph.nodes) == 1
+    ((ours, theirs),) = both(step, y)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
