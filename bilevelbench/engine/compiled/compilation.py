@@ -29,8 +29,8 @@ _EVERY, _COMPARED = 64, 4
 _APART = {torch.float64: 1e-9, torch.float32: 1e-4}
 #: What `auto` expects: to gain at least so many seconds, or it does not even trace.
 _LEAST = 2.0
-#: Of L lanes, compiled steps save this over (this + L) of the time, a bit less than was measured for any method and problem with
-#: 1 to 36 lanes (docs/decisions/030): the overhead of torch, which is saved, is that of a pack, and the work is that of a lane.
+#: Of L lanes, compiled steps save this over (this + L) of the time, somewhat less than was measured for any method with 1 to 36
+#: lanes (docs/decisions/030): the overhead of torch, which is saved, is that of a pack, and the work is that of a lane.
 _SAVED_LANES = 5
 #: Seconds of compiling for each operation of a step, by our program (True) and by torch's compiler, as measured last: here, or
 #: when this was written.

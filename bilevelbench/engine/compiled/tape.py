@@ -31,7 +31,9 @@ class Tape(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.graph, self.constants = fx.Graph(), list[Tensor]()
         self._nodes: dict[int, fx.Node] = {}  # of open tensors
-        self._constants: dict[int, fx.Node] = {}
+        self._constants: dict[
+            tuple[object, ...], fx.Node
+        ] = {}  # by their place, which is theirs for as long as they are held
         self._held: list[Tensor] = []  # an id is that of one tensor for as long as the tensor lives
         self._last: fx.Node | None = None
         for tensor in inputs:
@@ -83,9 +85,12 @@ class Tape(TorchDispatchMode):
     def _argument(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        known = self._nodes.get(id(value)) or self._constants.get(id(value))
+        if (node := self._nodes.get(id(value))) is not None:
+            return node
+        place = value.data_ptr(), value.shape, value.stride(), value.dtype
+        known = self._constants.get(place)
         if known is None:
-            known = self._constants[id(value)] = self._input()
+            known = self._constants[place] = self._input()
             self.constants.append(value)
         return known
 
