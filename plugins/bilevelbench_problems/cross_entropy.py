@@ -104,20 +104,21 @@ class Loss:
     def gradient(self, Y: Tensor, rows: Rows | None = None) -> Tensor:
         if rows is None:
             return self._joined([(P - self.T) @ self.A / self.n for P in self._whole(Y)], Y)
-        A, P = self._probabilities(Y, rows)
-        return (P - embedding(rows.index, self.T_rows).mT) * rows.weight.unsqueeze(-2) @ A
+        A, T = self._some(rows)
+        return (self.link.probabilities(Y @ A.mT) - T) * rows.weight.unsqueeze(-2) @ A
 
     def hvp(self, Y: Tensor, V: Tensor, rows: Rows | None = None) -> Tensor:
         if rows is None:
             Y, V = (Y, V) if Y.shape == V.shape else torch.broadcast_tensors(Y, V)
             pairs = zip(self._whole(Y), self._blocks(V), strict=True)
             return self._joined([self.link.bend(P, U @ self.At) @ self.A / self.n for P, U in pairs], Y)
-        A, P = self._probabilities(Y, rows)
+        A, _ = self._some(rows)
+        P = self.link.probabilities(Y @ A.mT)
         return self.link.bend(P, V @ A.mT) * rows.weight.unsqueeze(-2) @ A
 
     def _whole(self, Y: Tensor) -> list[Tensor]:
         """The probabilities of all rows at Y, in blocks, worked out once for all derivatives there."""
-        return self._at_point(Y, None, lambda: [self.link.probabilities(block @ self.At) for block in self._blocks(Y)])
+        return self._at_point(Y, lambda: [self.link.probabilities(block @ self.At) for block in self._blocks(Y)])
 
     def _blocks(self, Y: Tensor) -> Sequence[Tensor]:
         """A few lanes at a time, so that their scores stay in the processor's cache: up to twice as fast."""
@@ -126,15 +127,6 @@ class Loss:
 
     def _joined(self, blocks: Sequence[Tensor], Y: Tensor) -> Tensor:
         return blocks[0] if len(blocks) == 1 else torch.cat(list(blocks)).reshape(Y.shape)
-
-    def _probabilities(self, Y: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Features of these rows and their probabilities at Y, worked out once for all derivatives there."""
-
-        def made() -> tuple[Tensor, Tensor]:
-            A = embedding(rows.index, self.A)
-            return A, self.link.probabilities(Y @ A.mT)
-
-        return self._at_point(Y, rows.index, made)
 
     def accuracy(self, Y: Tensor) -> Tensor:
         right = self.link.labels(Y @ self.At) == self.b
@@ -146,27 +138,24 @@ class Loss:
 
 
 class _AtPoint:
-    """What was made last, for as long as the point and the rows are the same objects and neither was changed in place.
+    """What was made last, for as long as the point is the same object and was not changed in place.
 
     So an answer is the one that would be made again, in the same shape: its bits do not depend on what was asked before.
     """
 
     def __init__(self) -> None:
         self._key: tuple[object, ...] = ()
-        self._owners: tuple[Any, ...] = ()
+        self._owner: Callable[[], Tensor | None] = lambda: None
         self._made: Any = None
 
-    def __call__(self, Y: Tensor, index: Tensor | None, make: Callable[[], Made]) -> Made:
+    def __call__(self, Y: Tensor, make: Callable[[], Made]) -> Made:
         if Y.requires_grad:
             return make()
-        # held weakly: what was made goes with its point
-        owners = [Y if Y._base is None else Y._base, *([] if index is None else [index])]
-        key = index is None, Y.shape, Y.stride(), Y.storage_offset(), *(tensor._version for tensor in owners)
-        same = key == self._key and all(ref() is one for ref, one in zip(self._owners, owners, strict=True))
-        if not same:
+        owner = Y if Y._base is None else Y._base
+        key = Y.shape, Y.stride(), Y.storage_offset(), owner._version
+        if self._owner() is not owner or key != self._key:
             self._made = None  # before another is made: both need not be in memory
-            self._made, self._key = make(), key
-            self._owners = tuple(weakref.ref(one) for one in owners)
+            self._made, self._key, self._owner = make(), key, weakref.ref(owner)
         made: Made = self._made
         return made
 
