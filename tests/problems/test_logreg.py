@@ -14,9 +14,10 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 from tensors import check_bits, close, lower_hessian, normal, some_rows
 
-from bilevelbench import FiniteSum, Oracle, Problem
+from bilevelbench import FiniteSum, Oracle, Problem, Rows
 from bilevelbench.engine.evaluator import Evaluator
 from bilevelbench.model.queries import QUERIES
+from bilevelbench.model.torch_state import default_dtype
 
 CLASSES = [LogRegDigits, LogRegBreastCancer]
 SHAPES = {"logreg_digits": (64, 10, 899, 449), "logreg_breast_cancer": (30, 1, 285, 142)}
@@ -276,3 +277,30 @@ def test_bits_do_not_depend_on_the_pack(problem: Problem, dtype: torch.dtype) ->
     check_bits(instance)
     for B in (1, 7, 32):
         check_bits(instance, some_rows(instance, 36, B))
+
+
+@parametrize
+def test_probabilities_are_those_of_the_point_that_is_asked_for(problem):
+    """They are kept from one derivative to the next: not when the point was changed in place, or is another one."""
+    with default_dtype(torch.float64):
+        instance, fresh = problem.build(), problem.build()
+    x, y, v = (torch.full((4, n), 0.1, dtype=torch.float64) for n in (instance.dx, instance.dy, instance.dy))
+    rows = [Rows(torch.arange(32).reshape(4, 8) + start, torch.full((4, 8), 1 / 8, dtype=x.dtype)) for start in (0, 5)]
+
+    def same(*given):
+        copies = [t.clone() if isinstance(t, torch.Tensor) else Rows(t.index.clone(), t.weight) for t in given]
+        return torch.equal(instance.hvp_g_yy(*given), fresh.hvp_g_yy(*copies))
+
+    for some in ((), *([one] for one in rows)):
+        instance.grad_g_y(x, y, *some)
+        assert same(x, y, v, *some)
+        y *= 1.5
+        assert same(x, y, v, *some)
+        assert same(x, y, torch.stack([v, 2 * v]), *some)
+        assert same(x, y.flip(0), v, *some)
+        assert same(x, y[:4], v, *some)
+    rows[1].index[:] = rows[0].index
+    assert same(x, y, v, rows[1])
+    open_y = y.clone().requires_grad_(True)
+    (slope,) = torch.autograd.grad((instance.grad_g_y(x, open_y) * v).sum(), open_y)
+    torch.testing.assert_close(slope, instance.hvp_g_yy(x, y, v))

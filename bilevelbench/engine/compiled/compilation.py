@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bilevelbench.engine.compiled.native import is_ours
 from bilevelbench.engine.compiled.stretch import Stretch, compiled
 from bilevelbench.engine.compiled.trace import Traced, leaves_of, rebuilt, trace
 from bilevelbench.engine.record import Record
@@ -26,12 +27,19 @@ _BEFORE = 8
 _EVERY, _COMPARED = 64, 4
 #: How far they may be apart, relative to the largest number of a tensor.
 _APART = {torch.float64: 1e-9, torch.float32: 1e-4}
-#: `auto` compiles packs of so few lanes at most: of more, the interpreted steps are as fast, or faster.
-_MOST_LANES = 4
-#: What `auto` expects: to gain at least so many seconds, or it does not even trace, and steps that are so many times faster.
-_LEAST, _FASTER = 5.0, 4.0
-#: Seconds of compiling for each operation of a step, as measured last: here, or when this was written.
-_seconds_each = [0.1]
+#: What `auto` expects: to gain at least so many seconds, or it does not even trace.
+_LEAST = 2.0
+#: Of L lanes, compiled steps save this over (this + L) of the time, somewhat less than was measured for any method with 1 to 36
+#: lanes (docs/decisions/030): the overhead of torch, which is saved, is that of a pack, and the work is that of a lane.
+_SAVED_LANES = 5
+#: Seconds of compiling for each operation of a step, by our program (True) and by torch's compiler, as measured last: here, or
+#: when this was written.
+_seconds_each = {True: 0.01, False: 0.1}
+
+
+def saved(lanes: int) -> float:
+    """The part of the time of interpreted steps that compiled ones are expected to save."""
+    return _SAVED_LANES / (_SAVED_LANES + lanes)
 
 
 @dataclass(frozen=True)
@@ -154,23 +162,30 @@ class Compilation:
             return False
         if why := self._obstacle():
             return self._give_up(why)
-        gain = self._steps_left() * (self._progress.seconds - seconds) / (step - first) * (1 - 1 / _FASTER)
-        if self._how == "auto" and (self._lanes > _MOST_LANES or gain < _LEAST):
+        gain = self._steps_left() * (self._progress.seconds - seconds) / (step - first) * saved(self._lanes)
+        if self._how == "auto" and gain < _LEAST:
             return self._give_up()
         assert self._last is not None
         before, last = self._last
         try:
             self._traced = trace(self._pack, self._lanes, (before, state), (last + 1, step + 1))
-            if self._how == "auto" and gain < _seconds_each[0] * len(self._traced.graph.graph.nodes):
-                return self._give_up()
-            start = time.perf_counter()
-            self._stretch = compiled(self._traced, self._leaves(state))
-            _seconds_each[0] = (time.perf_counter() - start) / len(self._traced.graph.graph.nodes)
-            return self._compare(state)
+            self._compile(self._leaves(state), gain)
+            return self._give_up() if self._stretch is None else self._compare(state)
         except Untraceable as error:
             return self._give_up(str(error))
         except Exception as error:
             return self._give_up(f"that fails ({type(error).__name__}: {error})"[:300])
+
+    def _compile(self, leaves: Sequence[Tensor], gain: float) -> None:
+        """Unless it is left to `auto`, and takes longer than it gains."""
+        assert self._traced is not None
+        operations = len(self._traced.graph.graph.nodes)
+        ours = is_ours(self._traced, leaves)
+        if self._how == "auto" and gain < _seconds_each[ours] * operations:
+            return
+        start = time.perf_counter()
+        self._stretch = compiled(self._traced, leaves)
+        _seconds_each[ours] = (time.perf_counter() - start) / operations
 
     def _obstacle(self) -> str:
         pack, algorithm = self._pack, type(self._pack.algorithm)

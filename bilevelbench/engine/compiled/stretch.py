@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, fx
 from torch._higher_order_ops.while_loop import while_loop_op
 
+from bilevelbench.engine.compiled.native import native
 from bilevelbench.engine.compiled.trace import Traced
+from bilevelbench.engine.compiled.values import Unknown
 
 #: The leaves of a state after steps `first` + 1 to `last`, from those after step `first`.
 Stretch = Callable[[int, int, Sequence[Tensor]], Sequence[Tensor]]
@@ -35,7 +37,15 @@ def replayed(traced: Traced) -> Stretch:
 
 
 def compiled(traced: Traced, leaves: Sequence[Tensor]) -> Stretch:
-    """One C++ function with the loop inside of it, for any number of steps."""
+    """One C++ function with the loop inside of it, for any number of steps: our own program, or else torch's."""
+    try:
+        return native(traced, leaves)
+    except Unknown:
+        return by_inductor(traced, leaves)
+
+
+def by_inductor(traced: Traced, leaves: Sequence[Tensor]) -> Stretch:
+    """By torch's own compiler, which knows all operations."""
     constants = _apart([constant.contiguous() for constant in traced.constants])
     inputs = [torch.tensor(0), torch.tensor(1), *_apart(leaves), *constants]
     with warnings.catch_warnings():

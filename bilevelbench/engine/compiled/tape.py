@@ -31,7 +31,9 @@ class Tape(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.graph, self.constants = fx.Graph(), list[Tensor]()
         self._nodes: dict[int, fx.Node] = {}  # of open tensors
-        self._constants: dict[int, fx.Node] = {}
+        self._constants: dict[
+            tuple[object, ...], fx.Node
+        ] = {}  # by their place, which is theirs for as long as they are held
         self._held: list[Tensor] = []  # an id is that of one tensor for as long as the tensor lives
         self._last: fx.Node | None = None
         for tensor in inputs:
@@ -62,6 +64,7 @@ class Tape(TorchDispatchMode):
         nodes = [self._argument(tensor) for tensor in outputs]
         own = [self.graph.call_function(torch.ops.aten.clone.default, (node,)) for node in nodes]
         self.graph.output(tuple(own))
+        _once(self.graph)
         self.graph.eliminate_dead_code()
         return fx.GraphModule(torch.nn.Module(), self.graph)
 
@@ -82,11 +85,25 @@ class Tape(TorchDispatchMode):
     def _argument(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        known = self._nodes.get(id(value)) or self._constants.get(id(value))
+        if (node := self._nodes.get(id(value))) is not None:
+            return node
+        place = value.data_ptr(), value.shape, value.stride(), value.dtype
+        known = self._constants.get(place)
         if known is None:
-            known = self._constants[id(value)] = self._input()
+            known = self._constants[place] = self._input()
             self.constants.append(value)
         return known
+
+
+def _once(graph: fx.Graph) -> None:
+    """What is computed twice, say probabilities at a point by two derivatives, is computed once: nothing changes in place."""
+    seen: dict[str, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target is not torch.ops.aten.clone.default:
+            same = seen.setdefault(f"{node.target} {node.args} {node.kwargs}", node)
+            if same is not node:
+                node.replace_all_uses_with(same)
+                graph.erase_node(node)
 
 
 @contextmanager
