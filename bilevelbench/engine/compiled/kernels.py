@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bilevelbench.engine.compiled.values import TYPES, Body, Lazy, Stored, Unknown, Value, steps
+from bilevelbench.engine.compiled.values import TYPES, Body, Lazy, Buffered, Unknown, Value, steps
 
 #: Sums along the memory of their results are kept for so many results at a time: these are registers.
 _TILE = 64
@@ -27,18 +27,18 @@ class Kernels:
             tuple[str, list[tuple[int, int]]]
         ] = []  # of a function with (buffer, offset), the result first
         self.functions: dict[str, str] = {}  # names by their text
-        self._stored: dict[int, tuple[Value, Stored]] = {}
+        self._stored: dict[int, tuple[Value, Buffered]] = {}
 
-    def new(self, like: Tensor) -> Stored:
+    def new(self, like: Tensor) -> Buffered:
         """A buffer for numbers of this shape and type."""
         if like.dtype not in TYPES:
             raise Unknown(f"numbers of type {like.dtype}")
         self.buffers.append(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta"))
-        return Stored(self.buffers[-1], len(self.buffers) - 1)
+        return Buffered(self.buffers[-1], len(self.buffers) - 1)
 
-    def stored(self, value: Value) -> Stored:
+    def stored(self, value: Value) -> Buffered:
         """The numbers of a value in a buffer of theirs, where they are computed once."""
-        if isinstance(value, Stored):
+        if isinstance(value, Buffered):
             return value
         if id(value) not in self._stored:
             out = self.new(torch.empty(value.meta.shape, dtype=value.meta.dtype, device="meta"))
@@ -46,7 +46,7 @@ class Kernels:
             self._stored[id(value)] = value, out  # the value is held: another would have its id
         return self._stored[id(value)][1]
 
-    def store(self, value: Value, out: Stored) -> None:
+    def store(self, value: Value, out: Buffered) -> None:
         """Put the numbers of a value there."""
         shape = value.meta.shape
         axes = [axis for axis, n in enumerate(shape) if n > 1]
@@ -59,7 +59,7 @@ class Kernels:
             text = _nested([(f"i{a}", shape[a]) for a in axes], [*body.lines, f"{out.at(index)} = {result};"])
         self._call(text, out)
 
-    def _call(self, text: str, out: Stored) -> None:
+    def _call(self, text: str, out: Buffered) -> None:
         given: list[tuple[int, int]] = [(out.buffer, int(out.meta.storage_offset()))]
 
         def named(match: re.Match[str]) -> str:
@@ -81,7 +81,7 @@ def _nested(loops: Sequence[tuple[str, int]], inside: Sequence[str]) -> str:
     return "\n".join([*heads, *inside, "}" * len(loops)])
 
 
-def _reduced(value: Lazy, out: Stored, axes: Sequence[int], index: list[str]) -> str:
+def _reduced(value: Lazy, out: Buffered, axes: Sequence[int], index: list[str]) -> str:
     """A sum, or a maximum, for each element.
 
     Along the memory of what is summed, if that is what lies together; otherwise many sums at a time, along the axis that

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bilevelbench.engine.compiled.kernels import Kernels
-from bilevelbench.engine.compiled.values import TYPES, Body, Lazy, Stored, Unknown, Value, made, steps, viewed
+from bilevelbench.engine.compiled.values import TYPES, Body, Lazy, Buffered, Unknown, Value, made, steps, viewed
 
 aten = torch.ops.aten
 
@@ -89,7 +89,7 @@ class Operations:
             given = [*given[:1], *_scaled(self, given[1:], result, named)]
             return self.pointwise(_ARITHMETIC[function], result, given, result.dtype)
         if (sign := _COMPARISONS.get(str(function).removeprefix("aten."))) is not None:
-            common = torch.result_type(*(v.meta if isinstance(v, (Stored, Lazy)) else v for v in given))
+            common = torch.result_type(*(v.meta if isinstance(v, (Buffered, Lazy)) else v for v in given))
             return self.pointwise(f"{{0}} {sign} {{1}}", result, given, common)
         raise Unknown(str(function))
 
@@ -98,7 +98,7 @@ class Operations:
         whole = result.numel()
         operands = [self._operand(value, whole) for value in given]
         spread = [
-            _expanded(value, result.shape) if isinstance(value, (Stored, Lazy)) else _number(value, of)
+            _expanded(value, result.shape) if isinstance(value, (Buffered, Lazy)) else _number(value, of)
             for value in operands
         ]
 
@@ -261,7 +261,7 @@ def _clamp(of: Operations, result: Tensor, value: Value, low: Any = None, high: 
 
 
 def _where(of: Operations, result: Tensor, mask: Value, one: Value, other: Value) -> Value:
-    if any(isinstance(v, (Stored, Lazy)) and v.meta.dtype != result.dtype for v in (one, other)):
+    if any(isinstance(v, (Buffered, Lazy)) and v.meta.dtype != result.dtype for v in (one, other)):
         raise Unknown("a choice of two types")
     return of.pointwise("{0} ? {1} : {2}", result, [mask, one, other], None)
 
@@ -273,7 +273,7 @@ def _not(of: Operations, result: Tensor, value: Value) -> Value:
 def _stack(of: Operations, result: Tensor, parts: Sequence[Value], axis: int = 0) -> Value:
     out = of.kernels.new(torch.empty(result.shape, dtype=result.dtype, device="meta"))
     for i, part in enumerate(parts):
-        of.kernels.store(part, Stored(out.meta.select(axis, i), out.buffer))
+        of.kernels.store(part, Buffered(out.meta.select(axis, i), out.buffer))
     return out
 
 
@@ -281,7 +281,7 @@ def _cat(of: Operations, result: Tensor, parts: Sequence[Value], axis: int = 0) 
     out, start = of.kernels.new(torch.empty(result.shape, dtype=result.dtype, device="meta")), 0
     for part in parts:
         n = part.meta.shape[axis]
-        of.kernels.store(part, Stored(out.meta.narrow(axis, start, n), out.buffer))
+        of.kernels.store(part, Buffered(out.meta.narrow(axis, start, n), out.buffer))
         start += n
     return out
 

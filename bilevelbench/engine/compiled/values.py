@@ -21,7 +21,7 @@ class Unknown(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class Buffered:
     """Numbers in buffer `buffer`."""
 
     meta: Tensor
@@ -56,7 +56,7 @@ class Lazy:
         return not self.depth and not self.over
 
 
-Value = Stored | Lazy
+Value = Buffered | Lazy
 
 
 class Body:
@@ -68,7 +68,7 @@ class Body:
 
     def at(self, value: Value, index: Sequence[str], along: str = "") -> str:
         """The element of a value with these indices; of a sum its term `along`."""
-        if isinstance(value, Stored):
+        if isinstance(value, Buffered):
             return value.at(index)
         place = [" + ".join(_times(index[a], s) for a, s in terms) or "0" for terms in _digits(value)]
         place = [_shifted(text, by) for text, by in zip(place, _offsets(value), strict=True)]
@@ -85,7 +85,7 @@ class Body:
 
 def steps(value: Value) -> tuple[int, ...]:
     """How far apart neighbours along each axis are in memory; of a sum, the axis that is summed over comes last."""
-    if isinstance(value, Stored):
+    if isinstance(value, Buffered):
         return value.meta.stride()
     out = [0] * value.meta.dim()
     for d, terms in enumerate(_digits(value)):
@@ -114,8 +114,8 @@ def viewed(value: Value, change: Callable[[Tensor], Any]) -> Any:
 
 
 def _with(value: Value, meta: Tensor) -> Value:
-    if isinstance(value, Stored):
-        return Stored(meta, value.buffer)
+    if isinstance(value, Buffered):
+        return Buffered(meta, value.buffer)
     return Lazy(meta, value.base, value.read, value.steps, value.depth, value.over, value.maximum)
 
 
