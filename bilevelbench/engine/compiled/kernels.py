@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bilevelbench.engine.compiled.values import TYPES, Body, Lazy, Buffered, Unknown, Value, steps
+from bilevelbench.engine.compiled.values import TYPES, Body, Buffered, Lazy, Unknown, Value, steps
 
 #: Sums along the memory of their results are kept for so many results at a time: these are registers.
 _TILE = 64

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bilevelbench.engine.compiled.kernels import Kernels
-from bilevelbench.engine.compiled.values import TYPES, Body, Lazy, Buffered, Unknown, Value, made, steps, viewed
+from bilevelbench.engine.compiled.values import TYPES, Body, Buffered, Lazy, Unknown, Value, made, steps, viewed
 
 aten = torch.ops.aten
 
