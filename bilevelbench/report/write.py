@@ -35,7 +35,9 @@ def write_report(report: Report, format_: str, folder: Path, out: Path | None, c
 def _make_folder_of(path: Path) -> None:
     """Before the figures are drawn, which take seconds: where there can be no folder, nobody waits for them."""
     with _told(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+        next(path.parent.iterdir(), None)  # says so if it is a file
 
 
 def _write(path: Path, text: str) -> None:
