@@ -161,6 +161,7 @@ def test_seconds_are_for_the_whole_call(clock, evaluate, product):
 
 
 @pytest.mark.parametrize("evaluate", ["auto", "end"])
+@pytest.mark.quick_cases(1)
 def test_time_is_left_for_phi_of_the_answer(clock, evaluate):
     began = clock.now
     slow_g = clock.slow(g, 0.01, 0.05)

@@ -285,6 +285,7 @@ def test_a_pseudo_terminal_gets_live_progress(tmp_path):
 
 
 @pytest.mark.parametrize("width", [80, 120, 160])
+@pytest.mark.quick_cases(1)
 def test_the_table_fits_and_breaks_no_words(mixed, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     folder, _ = mixed
@@ -495,6 +496,7 @@ def mistyped(path):
 
 
 @pytest.mark.parametrize("hurt", [newer, truncated, mistyped])
+@pytest.mark.quick_cases(1)
 def test_one_bad_pack_is_a_warning_in_every_command(sound, tmp_path, hurt):
     folder = tmp_path / "store"
     shutil.copytree(sound, folder)

@@ -98,6 +98,7 @@ def test_packed_equals_alone_in_odd_dimensions(method, problem, dtype):
 
 @pytest.mark.parametrize("problem", ["quadratic", "tail_anchor[c=0.5]"])
 @pytest.mark.parametrize("method", ["f2ba[lam={},eta_x=0.15]", "aid[eta_x=0.15,tol=1e-{}]"])
+@pytest.mark.quick_cases(2)
 def test_packed_equals_alone_after_hundreds_of_steps(method, problem):
     some = [trial(method.format(i), problem, steps=200, schedule=Schedule(ratio=2)) for i in range(2, 13)]
     assert_same(alone(some[7:8]), of(packed(some), some[7:8]))

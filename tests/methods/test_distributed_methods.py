@@ -94,6 +94,7 @@ def test_first_order_methods_and_aid_with_means_are_themselves(text):
         ),
     ],
 )
+@pytest.mark.quick_cases(2)
 def test_rows_that_are_dealt_out(problem, steps_of, n_f, n_g):
     """On a finite sum an agent pays for its own rows only."""
     method = f"dist_f2ba[K=2,lam=10,{steps_of}]"

@@ -274,12 +274,14 @@ def estimates(lanes: int, nested: bool) -> tuple[np.ndarray, Oracle]:
 
 @pytest.mark.parametrize("nested", [True, False])
 @pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.quick_cases(1)
 def test_the_mean_of_the_estimate_is_the_gradient_of_the_penalty_function(lanes, nested):
     assert abs(errors_in_standard_errors(estimates(lanes, nested)[0])) < 3
 
 
 @pytest.mark.parametrize("nested", [True, False])
 @pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.quick_cases(1)
 def test_9_11_levels_that_start_at_zero_leave_half_of_the_bias_of_the_base(lanes, nested, monkeypatch):
     monkeypatch.setattr(f3bsa, "geometric", from_zero)
     wrong, _, _ = one_step(lanes, nested=nested)
@@ -364,6 +366,7 @@ def test_the_mean_cost_is_the_expected_one(nested):
 
 
 @pytest.mark.parametrize("nested", [True, False])
+@pytest.mark.quick_cases(1)
 def test_several_estimates_are_averaged(nested):
     """M of them in one lane are as good as M lanes: variance over M, M times the samples."""
     one, oracle_1, _ = one_step(2000, nested=nested, S=3)

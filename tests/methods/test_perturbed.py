@@ -379,6 +379,7 @@ COST = {"pf2ba": 100, "pf2ba_zeta": 4000, "paid": 70, "paid_zeta": 150}
 
 @pytest.mark.parametrize("problem", PACKED_ON)
 @pytest.mark.parametrize("name", PACKS)
+@pytest.mark.quick_cases(3)
 def test_packed_equals_alone_with_kicks_at_different_times(name, problem):
     trials = [
         trial(

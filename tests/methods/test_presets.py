@@ -104,6 +104,7 @@ def test_theory_preset_is_a_complete_method(name, eps, problem):
 @pytest.mark.parametrize("problem", DECLARED)
 @pytest.mark.parametrize("eps", [0.5, 1e-2])
 @pytest.mark.parametrize("name", RATE)
+@pytest.mark.quick_cases(20)
 def test_rate_preset_takes_steps_that_do_not_diverge(name, eps, problem):
     method = cls(name).from_rate(constants(problem), eps)
     problem_of = make(registry().problem(problem), DECLARED[problem])

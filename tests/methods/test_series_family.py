@@ -72,6 +72,7 @@ ON_THE_SUM = {
 
 
 @pytest.mark.parametrize("text", [*TWINS, *ON_THE_SUM])
+@pytest.mark.quick_cases(6)
 def test_iterates_are_those_of_the_specification_on_a_finite_sum(text):
     agree(text, tiny(), {**TWINS, **ON_THE_SUM}[text](Sums(TinySum())))
 

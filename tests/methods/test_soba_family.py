@@ -220,11 +220,13 @@ def final_gradient(text, steps, **params):
     ("text", "steps"),
     [("saba[a=0.25,b=0.1,batch=4]", 800), ("srba[a=0.4,b=0.4,batch=4]", 250), ("spaba[a=0.4,b=0.4,batch=4]", 250)],
 )
+@pytest.mark.quick_cases(1)
 def test_variance_reduction_goes_to_rounding(text, steps):
     assert final_gradient(text, steps) < 1e-12
 
 
 @pytest.mark.parametrize("text", ["soba[a=0.25,b=0.1,batch=4,power=0]", "ma_soba[a=0.25,b=0.1,batch=4,power=0,w=0.5]"])
+@pytest.mark.quick_cases(1)
 def test_sampling_alone_stops_at_its_noise(text):
     assert 1e-4 < final_gradient(text, 800) < 1
 

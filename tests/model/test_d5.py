@@ -182,6 +182,7 @@ def third(function: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", ["waves 0", "waves 1", "logcosh", "saddle"])
+@pytest.mark.quick_cases(2)
 def test_steps_of_the_proof(name: str) -> None:
     """The formula for the third derivative, and each bound that enters D5, at random points and weak and strong lam."""
     instance = FAMILY[name]()

@@ -360,6 +360,7 @@ def test_mean_of_B_rows_is_one_batch_of_B(rows, query):
 
 @pytest.mark.parametrize("B", [5, 16])
 @pytest.mark.parametrize("query", ["grad_g_y", "value_g", "hvp_g_yy"])
+@pytest.mark.quick_cases(2)
 def test_batches_of_a_shuffled_pass_have_the_variance_without_replacement(rows, query, B):
     """sigma²/b (n - b)/(n - 1) for each batch of b, the short last one too; together they are the whole sum."""
     oracle, ask, population = rows(query)
@@ -423,6 +424,7 @@ def test_draws_of_blocks_are_independent(rows):
 
 @pytest.mark.parametrize("order", ["replacement", "epoch", "block"])
 @pytest.mark.parametrize("cls", [LogRegBreastCancer, LabelCleaningDigits])
+@pytest.mark.quick_cases(3)
 def test_mini_batches_of_real_data(float64, cls, order, door):
     """Along the full gradient and along another direction, where the noise of a batch is a number."""
     instance, lanes, B = cls().build(), 3000, 8

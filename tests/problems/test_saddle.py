@@ -232,6 +232,7 @@ def test_first_saddle_has_bias_to_punish(problem: Either) -> None:
 
 @pytest.mark.parametrize("problem", [Saddle(unstable=2, c=0.2, data_seed=3), SaddleChain(saddles=3)], ids=repr)
 @pytest.mark.parametrize(("method", "bias"), [(F2BA(lam=1e4, K=3), 1e-3), (AID(D=3, N=3), 1e-9)], ids=repr)
+@pytest.mark.quick_cases(2)
 def test_plain_methods_stay_on_the_stable_manifold_and_end_at_the_saddle(problem: Either, method, bias: float) -> None:
     instance, s = problem.build(), problem.stable
     assert (instance.x0[:, s:] == 0).all()

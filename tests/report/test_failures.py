@@ -57,6 +57,7 @@ def test_the_terminal_puts_the_healthy_run_first_and_tells_the_failure(guide):
 
 
 @pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.quick_cases(1)
 def test_every_format_puts_the_healthy_run_first_and_tells_the_failure(guide, tmp_path, bounded):
     results = load_results(guide[1])
     report = Report(results if bounded else uncertified(results), [], [])

@@ -44,6 +44,7 @@ def column(a, b):
 
 
 @pytest.mark.parametrize("by", [ULP, 1e-12])
+@pytest.mark.quick_cases(1)
 def test_other_last_digits_of_the_published_results_agree(official, by):
     assert first_difference((official.runs, official.curve), nudged(official.runs, official.curve, by)) is None
 
@@ -117,6 +118,7 @@ def test_parameters_are_compared_one_by_one(ours, theirs, said):
 
 @pytest.mark.parametrize("name", ["steps", "grad_g", "hvp", "first_order", "cost", "rounds"])
 @pytest.mark.parametrize("status", ["budget", "target", "error"])
+@pytest.mark.quick_cases(6)
 def test_counts_are_exact(name, status):
     runs, curve = tables(status)
     assert column((runs, curve), (runs.assign(**{name: runs[name].fillna(0) + 1}), curve)) == f"`runs.{name}`"
@@ -136,6 +138,7 @@ def test_an_end_by_budget_does_not_move():
 
 
 @pytest.mark.parametrize("status", ["target", "stopped", "diverged"])
+@pytest.mark.quick_cases(1)
 def test_an_end_by_a_number_moves_by_one_evaluation(status):
     end, later, latest = (tables(status, values=(8.0, 4.0, 2.0, 1.0, 0.5)[:n]) for n in (3, 4, 5))
     assert column(end, later) is None

@@ -137,6 +137,7 @@ def test_all_parameters_leave_nothing_to_search():
 
 
 @pytest.mark.parametrize("method", ["f2ba", "aid", "itd", "pbgd"])
+@pytest.mark.quick_cases(1)
 def test_a_method_without_an_x_step_gets_one(method):
     got = quietly(method, steps=60)
     assert got.algorithm == method
