@@ -89,7 +89,7 @@ def seen(order: str, environment: dict[str, str]) -> dict[str, object]:
     return {
         "mode": os.environ["MKL_CBWR"],
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "keeps_bits": keeps_bits(),
+        "keeps_bits": {"float64": keeps_bits(torch.float64), "float32": keeps_bits(torch.float32)},
         "has_mkl": torch.backends.mkl.is_available(),
         "broken": broken_promises(),
         "failed": failed_checks(),

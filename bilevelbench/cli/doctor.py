@@ -64,15 +64,20 @@ def _trial(registry: Registry) -> Finding:
 
 def _rounding() -> Finding:
     """Which of the two promises holds here; both are fine."""
-    from bilevelbench.model.rounding import STEPS, TOLERANCE, keeps_bits  # torch
+    import torch
 
-    if keeps_bits():
-        return _finding("rounding", True, "bits: a trial's numbers are the same in every pack, to the last bit")
-    seen = (
-        f"tolerance: the library that multiplies matrices here rounds by the size of a pack; for the first {STEPS} steps "
-        f"a trial's numbers agree to {TOLERANCE:g} in every pack"
+    from bilevelbench.model.rounding import STEPS, TOLERANCE, keeps_bits
+
+    bits = "a trial's numbers are the same in every pack, to the last bit"
+    tolerance = (
+        f"the library that multiplies matrices here rounds by the size of a pack; for the first {STEPS} steps a trial's "
+        f"numbers agree to {TOLERANCE:g} in every pack"
     )
-    return _finding("rounding", True, seen)
+    if keeps_bits():
+        return _finding("rounding", True, f"bits: {bits}")
+    if keeps_bits(torch.float64):
+        return _finding("rounding", True, f"bits in float64: {bits}; tolerance in float32: {tolerance}")
+    return _finding("rounding", True, f"tolerance: {tolerance}")
 
 
 def _isolation() -> Finding:

@@ -58,10 +58,14 @@ def _pools(modules: int) -> ThreadpoolController:
 
 
 @functools.cache
-def keeps_bits() -> bool:
-    """Whether a row has the same bits in every pack: tried, with products and functions like those of our problems."""
+def keeps_bits(*dtypes: torch.dtype) -> bool:
+    """Whether a row has the same bits in every pack: tried, with products and functions like those of our problems.
+
+    In these types of numbers; without one, in both that a trial may have.
+    """
     with torch.no_grad(), one_thread():
-        return all(_kept_by_products(dtype) and _kept_by_functions(dtype) for dtype in (torch.float64, torch.float32))
+        tried = dtypes or (torch.float64, torch.float32)
+        return all(_kept_by_products(dtype) and _kept_by_functions(dtype) for dtype in tried)
 
 
 def _kept_by_products(dtype: torch.dtype) -> bool:

@@ -60,27 +60,35 @@ def found(cases, preloaded: str) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def check(cases, preloaded: str) -> None:
+def check(cases, preloaded: str, maker: str = "") -> None:
     seen = found(cases, preloaded)
     assert len(seen) == len(cases)
     for (order, name, value), one in zip(cases, seen, strict=True):
         assert (one["broken"], one["failed"]) == ([], []), (order, name, value)
         if order == "first" and one["has_mkl"]:
-            assert one["keeps_bits"], (order, name, value)
+            assert one["keeps_bits"]["float64"], (order, name, value)
+            assert one["keeps_bits"]["float32"] or _is_a_mixture(maker), (order, name, value)
         if name == "ATEN_CPU_CAPABILITY" and value == "default":
             assert one["capability"] == "DEFAULT"  # the variable is read after the fork
 
 
+def _is_a_mixture(maker: str) -> bool:
+    """An Intel processor with AVX-512 that says it is another maker's: there is no such machine. MKL's strict mode leaves out
+    some products of float32 there; `doctor` says so, and the trials are held to what it says."""
+    info = Path("/proc/cpuinfo")
+    return maker == "another" and UNITS[-1] == "avx512" and info.exists() and "GenuineIntel" in info.read_text()
+
+
 @pytest.mark.parametrize("maker", ["intel", pytest.param("another", marks=pytest.mark.slow)])
 def test_promise_holds_in_some_modes(makers, maker):
-    check(QUICK[maker], makers[maker])
+    check(QUICK[maker], makers[maker], maker)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("cases", [FIRST, LATE], ids=["first", "late"])
 def test_promise_holds_in_every_mode(makers, maker, cases):
-    check([case for case in cases if case not in QUICK[maker]], makers[maker])
+    check([case for case in cases if case not in QUICK[maker]], makers[maker], maker)
 
 
 @pytest.mark.slow
@@ -91,7 +99,7 @@ def test_promise_holds_with_every_vector_unit():
 @pytest.mark.long
 @pytest.mark.parametrize("maker", MAKERS)
 def test_promise_holds_whatever_mode_is_asked_for(makers, maker):
-    check(EVERY[maker], makers[maker])
+    check(EVERY[maker], makers[maker], maker)
 
 
 @pytest.mark.parametrize(

@@ -133,9 +133,13 @@ def test_probe_sees_a_function_that_rounds_by_the_number_of_rows():
     assert not rounding._kept(lambda t: t * (1 + 1e-6 * len(t)), rows)
 
 
-@pytest.mark.parametrize(("kept", "word"), [(True, "bits:"), (False, "tolerance:")])
+@pytest.mark.parametrize(
+    ("kept", "word"),
+    [((torch.float64, torch.float32), "bits:"), ((torch.float64,), "bits in float64:"), ((), "tolerance:")],
+)
 def test_doctor_says_which_promise_holds(monkeypatch, kept, word):
-    monkeypatch.setattr(rounding, "keeps_bits", lambda: kept)
+    both = torch.float64, torch.float32
+    monkeypatch.setattr(rounding, "keeps_bits", lambda *asked: set(asked or both) <= set(kept))
     (finding,) = [finding for finding in examine() if finding["what"] == "rounding"]
     assert finding["ok"]
     assert finding["seen"].startswith(word)
@@ -178,7 +182,7 @@ class Mixing(Resolving):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_kit_finds_lanes_that_mix_under_either_promise(monkeypatch, kept):
-    monkeypatch.setattr(stepper, "keeps_bits", lambda: kept)
+    monkeypatch.setattr(stepper, "keeps_bits", lambda *_: kept)
     (check,) = [check for check in checks_for(Mixing()) if check.name == "lanes"]
     assert check(Mixing()).status == "failed"
 
@@ -193,9 +197,9 @@ def test_kit_lets_the_last_bits_differ_where_the_promise_is_a_tolerance(monkeypa
             return s[0] - self.lr * f_x * (1 + 1e-15 * oracle.L), s[1]
 
     (check,) = [check for check in checks_for(ByWidth()) if check.name == "lanes"]
-    monkeypatch.setattr(stepper, "keeps_bits", lambda: True)
+    monkeypatch.setattr(stepper, "keeps_bits", lambda *_: True)
     assert check(ByWidth()).status == "failed"
-    monkeypatch.setattr(stepper, "keeps_bits", lambda: False)
+    monkeypatch.setattr(stepper, "keeps_bits", lambda *_: False)
     assert check(ByWidth()).status == "passed"
 
 
