@@ -43,6 +43,7 @@ def _jax(what: str, kind: str, alone: float, lanes: int, packed: float, compiled
         Aim(f"{what}, one trial", name, alone),
         Aim(f"{what}, one trial, compiled", [f"{n}_compiled" for n in name], compiled or alone),
         Aim(f"{what}, a lane of {lanes}", [f"{n}_lane_of_{lanes}" for n in name], packed),
+        Aim(f"{what}, a lane of {lanes}, compiled", [f"{n}_compiled_lane_of_{lanes}" for n in name], packed),
     ]
 
 
@@ -67,6 +68,7 @@ AIMS = (
         1.0,
     ),
     Aim("12 trials x 20,480 steps over `benchopt run`", ["benchopt_ratio"], 0.5),
+    Aim("the same with `--compile auto`", ["benchopt_ratio_compiled"], 0.5),
     Aim("one tiny trial, command to table, seconds", ["command_tiny_trial_seconds"], 3),
     Aim("`run` of 1,000 settings, seconds", ["command_1000_settings_seconds"], 8),
     Aim("`run` of 10,000 settings, seconds", ["command_10000_settings_seconds"], 60),

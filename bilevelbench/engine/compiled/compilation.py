@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilevelbench.engine.compiled.native import is_ours
+from bilevelbench.engine.compiled.native import translated
 from bilevelbench.engine.compiled.stretch import Stretch, compiled
 from bilevelbench.engine.compiled.trace import Traced, leaves_of, rebuilt, trace
 from bilevelbench.engine.record import Record
@@ -180,11 +180,12 @@ class Compilation:
         """Unless it is left to `auto`, and takes longer than it gains."""
         assert self._traced is not None
         operations = len(self._traced.graph.graph.nodes)
-        ours = is_ours(self._traced, leaves)
+        program = translated(self._traced, leaves)
+        ours = program is not None
         if self._how == "auto" and gain < _seconds_each[ours] * operations:
             return
         start = time.perf_counter()
-        self._stretch = compiled(self._traced, leaves)
+        self._stretch = compiled(self._traced, leaves, program)
         _seconds_each[ours] = (time.perf_counter() - start) / operations
 
     def _obstacle(self) -> str:

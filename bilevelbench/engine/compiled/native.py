@@ -41,11 +41,10 @@ _ALIGNED = 64
 _functions: dict[str, Any] = {}  # compiled in this process, by their source
 
 
-def native(traced: Traced, leaves: Sequence[Tensor]) -> Callable[[int, int, Sequence[Tensor]], list[Tensor]]:
-    """The steps of a stretch as one function; `Unknown` is raised for a graph that this has no words for."""
-    program = _Program(traced, leaves)
+def native(program: Program) -> Callable[[int, int, Sequence[Tensor]], list[Tensor]]:
+    """The steps of a stretch as one function; `Unknown` is raised where no compiler makes one of the program."""
     function, arena = _function(program.source), torch.empty(program.room, dtype=torch.uint8)
-    held = [torch.zeros((), dtype=torch.int64), *leaves, *traced.constants]  # for as long as their places are known
+    held = program.given  # for as long as their places are known
     places = (ctypes.c_void_p * len(held))(*(tensor.data_ptr() for tensor in held))
 
     def run(first: int, last: int, leaves: Sequence[Tensor]) -> list[Tensor]:
@@ -58,31 +57,30 @@ def native(traced: Traced, leaves: Sequence[Tensor]) -> Callable[[int, int, Sequ
     return run
 
 
-def is_ours(traced: Traced, leaves: Sequence[Tensor]) -> bool:
-    """Whether this knows all operations of a graph."""
+def translated(traced: Traced, leaves: Sequence[Tensor]) -> Program | None:
+    """A traced step in C++; None for a graph with an operation that this has no words for."""
     try:
-        _Program(traced, leaves)
+        return Program(traced, leaves)
     except Unknown:
-        return False
-    return True
+        return None
 
 
-class _Program:
+class Program:
     """The source, and how many bytes it needs for what lies between the first operation of a step and the last."""
 
     def __init__(self, traced: Traced, leaves: Sequence[Tensor]) -> None:
         self.kernels = Kernels()
-        self._given = [torch.zeros((), dtype=torch.int64), *leaves, *traced.constants]
+        self.given = [torch.zeros((), dtype=torch.int64), *leaves, *traced.constants]
         look = _Look(traced.graph)
-        look.run(*self._given)
+        look.run(*self.given)
         with torch.no_grad():
             self._translate(traced.graph.graph, look.seen, len(leaves))
-        places, self.room = _places(self.kernels, len(self._given))
+        places, self.room = _places(self.kernels, len(self.given))
         self.source = self._text(places)
 
     def _translate(self, graph: fx.Graph, seen: dict[fx.Node, Any], leaves: int) -> None:
         operations, kernels = Operations(self.kernels), self.kernels
-        inputs = [kernels.new(_form(tensor)) for tensor in self._given]
+        inputs = [kernels.new(_form(tensor)) for tensor in self.given]
         values: dict[fx.Node, Any] = dict(
             zip((node for node in graph.nodes if node.op == "placeholder"), inputs, strict=True)
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 from torch._higher_order_ops.while_loop import while_loop_op
 
-from bilevelbench.engine.compiled.native import native
+from bilevelbench.engine.compiled.native import Program, native
 from bilevelbench.engine.compiled.trace import Traced
 from bilevelbench.engine.compiled.values import Unknown
 
@@ -36,10 +36,12 @@ def replayed(traced: Traced) -> Stretch:
     return run
 
 
-def compiled(traced: Traced, leaves: Sequence[Tensor]) -> Stretch:
+def compiled(traced: Traced, leaves: Sequence[Tensor], program: Program | None) -> Stretch:
     """One C++ function with the loop inside of it, for any number of steps: our own program, or else torch's."""
+    if program is None:
+        return by_inductor(traced, leaves)
     try:
-        return native(traced, leaves)
+        return native(program)
     except Unknown:
         return by_inductor(traced, leaves)
 

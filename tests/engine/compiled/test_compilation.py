@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bilevelbench import Oracle
 from bilevelbench.engine.compiled import compilation
+from bilevelbench.engine.compiled.native import Program
 from bilevelbench.engine.compiled.stretch import Stretch, compiled, replayed
 from bilevelbench.engine.compiled.trace import Traced
 from bilevelbench.model.queries import COLUMNS, TOTALS
@@ -40,7 +41,7 @@ COUNTS = ["status", "steps", "cost", "rounds", *COLUMNS, *TOTALS]
 @pytest.fixture
 def loops(monkeypatch):
     """Nothing is compiled: the traced graph is called step by step."""
-    monkeypatch.setattr(compilation, "compiled", lambda traced, leaves: replayed(traced))
+    monkeypatch.setattr(compilation, "compiled", lambda traced, leaves, program: replayed(traced))
 
 
 def both(method: str, problem: str, seeds: int = 1, **limits: object) -> tuple[Results, Results]:
@@ -165,7 +166,7 @@ def test_what_cannot_be_traced_is_interpreted_and_says_so(loops, method, why):
 def off(after: int) -> object:
     """Compiled steps with an error, from step `after` on."""
 
-    def made(traced: Traced, leaves: list[Tensor]) -> Stretch:
+    def made(traced: Traced, leaves: list[Tensor], program: Program | None) -> Stretch:
         right = replayed(traced)
 
         def run(first: int, last: int, leaves: list[Tensor]) -> list[Tensor]:
@@ -193,7 +194,7 @@ def test_steps_that_differ_later_are_all_made_again(monkeypatch):
 
 def test_steps_of_another_cost_are_not_used(monkeypatch):
     honest = compilation.trace
-    monkeypatch.setattr(compilation, "compiled", lambda traced, leaves: replayed(traced))
+    monkeypatch.setattr(compilation, "compiled", lambda traced, leaves, program: replayed(traced))
     monkeypatch.setattr(compilation, "trace", lambda *given: (t := honest(*given)) and replace(t, cost=t.cost.times(2)))
     interpreted, in_one_go = both("f2ba[eta_x=1e-3]", "quadratic", steps=50)
     assert_alike(interpreted, in_one_go, 0.0)
@@ -201,7 +202,7 @@ def test_steps_of_another_cost_are_not_used(monkeypatch):
 
 
 def test_what_cannot_be_compiled_is_interpreted(monkeypatch):
-    def fails(traced: Traced, leaves: list[Tensor]) -> Stretch:
+    def fails(traced: Traced, leaves: list[Tensor], program: Program | None) -> Stretch:
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr(compilation, "compiled", fails)
@@ -223,7 +224,7 @@ def test_a_method_that_stops_itself_is_interpreted(loops):
     assert "not compiled, since the method decides after each step whether to stop" in row.message
 
 
-def never(traced: Traced, leaves: list[Tensor]) -> Stretch:
+def never(traced: Traced, leaves: list[Tensor], program: Program | None) -> Stretch:
     raise AssertionError("compiled")
 
 
@@ -234,7 +235,7 @@ def test_auto_compiles_no_run_that_is_over_soon(monkeypatch):
 
 
 def test_auto_compiles_long_runs_of_few_lanes_and_of_many(monkeypatch):
-    monkeypatch.setattr(compilation, "compiled", lambda traced, leaves: replayed(traced))
+    monkeypatch.setattr(compilation, "compiled", lambda traced, leaves, program: replayed(traced))
     monkeypatch.setattr(compilation, "_LEAST", 0.0)
     monkeypatch.setattr(compilation, "_seconds_each", {True: 0.0, False: 0.0})
     assert "compiled steps" in alone([_auto(steps=60)]).runs.message[0]
@@ -251,7 +252,7 @@ def test_auto_expects_less_of_many_lanes():
 
 def test_auto_knows_that_torch_takes_longer_to_compile(monkeypatch):
     monkeypatch.setattr(compilation, "compiled", never)
-    monkeypatch.setattr(compilation, "is_ours", lambda traced, leaves: False)
+    monkeypatch.setattr(compilation, "translated", lambda traced, leaves: None)
     monkeypatch.setattr(compilation, "_LEAST", 0.0)
     monkeypatch.setattr(compilation, "_seconds_each", {True: 0.0, False: 1e3})
     assert alone([_auto(steps=60)]).runs.message[0] == "made its 60 steps"
@@ -288,8 +289,8 @@ def test_the_command_says_what_was_interpreted(loops, tmp_path):
 def test_a_loop_of_any_length_is_one_function():
     made: dict[str, Stretch] = {}
 
-    def kept(traced: Traced, leaves: list[Tensor]) -> Stretch:
-        made["plain"], made["compiled"] = replayed(traced), compiled(traced, leaves)
+    def kept(traced: Traced, leaves: list[Tensor], program: Program | None) -> Stretch:
+        made["plain"], made["compiled"] = replayed(traced), compiled(traced, leaves, program)
         made["leaves"] = leaves  # type: ignore[assignment]
         return made["compiled"]
 

@@ -11,7 +11,7 @@ from torch.nn.functional import embedding
 
 from bilevelbench.engine.compiled import native as native_module
 from bilevelbench.engine.compiled import stretch
-from bilevelbench.engine.compiled.native import _Program, native
+from bilevelbench.engine.compiled.native import Program, native, translated
 from bilevelbench.engine.compiled.stretch import replayed
 from bilevelbench.engine.compiled.tape import Tape
 from bilevelbench.engine.compiled.trace import Traced
@@ -32,10 +32,14 @@ def traced(step: Step, *leaves: Tensor) -> Traced:
     return Traced(tape.end(after), tuple(tape.constants), Tally((), nothing, nothing))
 
 
+def compiled(graph: Traced, leaves: list[Tensor]) -> stretch.Stretch:
+    return stretch.compiled(graph, leaves, translated(graph, leaves))
+
+
 def both(step: Step, *leaves: Tensor, steps: int = 3) -> list[tuple[Tensor, Tensor]]:
     """What the program makes of these leaves, and what torch does."""
     graph = traced(step, *leaves)
-    ours, theirs = (way(7, 7 + steps, leaves) for way in (native(graph, leaves), replayed(graph)))
+    ours, theirs = (way(7, 7 + steps, leaves) for way in (native(Program(graph, leaves)), replayed(graph)))
     return list(zip(ours, theirs, strict=True))
 
 
@@ -144,14 +148,14 @@ def test_leaves_that_change_places():
 
 
 def test_rounds_of_a_loop_are_one_function_and_use_the_same_memory():
-    def made(rounds: int) -> _Program:
+    def made(rounds: int) -> Program:
         def step(k: Tensor, y: Tensor) -> list[Tensor]:
             for _ in range(rounds):
                 y = y - 0.1 * (y @ A.T).tanh() @ A
             return [y]
 
         y = numbers(2, 12)
-        return _Program(traced(step, y), [y])
+        return Program(traced(step, y), [y])
 
     few, many = made(3), made(30)
     assert set(few.kernels.functions) == set(many.kernels.functions)
@@ -161,10 +165,10 @@ def test_rounds_of_a_loop_are_one_function_and_use_the_same_memory():
 def test_what_has_no_words_is_left_to_torch(monkeypatch):
     monkeypatch.setattr(stretch, "by_inductor", lambda traced, leaves: "by inductor")
     y = numbers(2, 12)
-    assert stretch.compiled(traced(lambda k, y: [y.cumsum(-1)], y), [y]) == "by inductor"
+    assert compiled(traced(lambda k, y: [y.cumsum(-1)], y), [y]) == "by inductor"
     large = numbers(300, 300)
-    assert stretch.compiled(traced(lambda k, y: [y @ y], large), [large]) == "by inductor"
-    assert callable(stretch.compiled(traced(lambda k, y: [y + 1], y), [y]))
+    assert compiled(traced(lambda k, y: [y @ y], large), [large]) == "by inductor"
+    assert callable(compiled(traced(lambda k, y: [y + 1], y), [y]))
 
 
 def test_without_a_compiler_it_is_left_to_torch(monkeypatch):
@@ -172,14 +176,14 @@ def test_without_a_compiler_it_is_left_to_torch(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     y = numbers(2, 12)
     with pytest.raises(Unknown, match="compiler"):
-        native(traced(lambda k, y: [y + 1], y), [y])
+        native(Program(traced(lambda k, y: [y + 1], y), [y]))
 
 
 @pytest.mark.slow
 def test_inductor_still_compiles():
     y = numbers(2, 12)
     graph = traced(lambda k, y: [y.cumsum(-1) * 0.1 + k], y)
-    (ours,), (theirs,) = (way(0, 5, [y]) for way in (stretch.compiled(graph, [y]), replayed(graph)))
+    (ours,), (theirs,) = (way(0, 5, [y]) for way in (compiled(graph, [y]), replayed(graph)))
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
 
 
