@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
 
-from bilevelbench.engine.compiled.values import TYPES, Body, Buffered, Lazy, Unknown, Value, steps
+from bilevelbench.engine.compiled.values import TYPES, Body, Buffered, Lazy, Unknown, Value, factor_axes, steps
 
 #: Sums along the memory of their results are kept for so many results at a time: these are registers.
 _TILE = 64
+#: Of a product a block of elements is summed at a time: at most so many along its two axes, more along the longer one. Where
+#: the sums of neighbours are kept together, at most so many rows of so many neighbours. For sixteen registers of four numbers,
+#: by benchmarks/test_jax.py (logreg_digits, compiled).
+_BLOCK, _ROWS, _NEIGHBOURS = (4, 2), 5, 8
 _BUFFER = re.compile(r"\bb(\d+)o(\d+)\b")
 
 
@@ -81,41 +87,82 @@ def _nested(loops: Sequence[tuple[str, int]], inside: Sequence[str]) -> str:
     return "\n".join([*heads, *inside, "}" * len(loops)])
 
 
-def _reduced(value: Lazy, out: Buffered, axes: Sequence[int], index: list[str]) -> str:
+@dataclass(frozen=True)
+class _Cut:
+    """A part of an axis: `times` blocks of so many elements, all of which are computed in one round of a loop."""
+
+    axis: int
+    start: int
+    size: int
+    times: int
+
+    @property
+    def loop(self) -> tuple[str, int]:
+        return f"n{self.axis}", self.times
+
+    def place(self, element: int | str) -> str:
+        """The index of an element of a block."""
+        first = [str(self.start)] if self.start else []
+        block = [f"{self.size} * n{self.axis}"] if self.times > 1 else []
+        inside = [str(element)] if element else []
+        return " + ".join([*first, *block, *inside]) or "0"
+
+
+def _cuts(axis: int, n: int, size: int) -> list[_Cut]:
+    whole, rest = divmod(n, size)
+    return [cut for cut in (_Cut(axis, 0, size, whole), _Cut(axis, n - rest, rest, 1)) if cut.size and cut.times]
+
+
+def _even(n: int, most: int) -> int:
+    """The size of as few blocks as can be, none of which is much smaller than the others."""
+    return -(-n // -(-n // most))
+
+
+def _reduced(value: Lazy, out: Buffered, axes: Sequence[int], index: Sequence[str]) -> str:
     """A sum, or a maximum, for each element.
 
     Along the memory of what is summed, if that is what lies together; otherwise many sums at a time, along the axis that
-    does. What the larger operand does not depend on comes inside of what it does, so that its numbers are read once.
+    does. What the larger operand does not depend on comes inside of what it does, so that its numbers are read once. Of a
+    product a block of elements is computed at a time, whose rows and columns are in registers.
     """
-    along = steps(value)
-    of = TYPES[value.meta.dtype]
-    first = f"-std::numeric_limits<{of}>::infinity()" if value.maximum else "0"
-    add = _more if value.maximum else _sum
-    wide = [a for a in axes if along[a] == 1]
-    others = sorted((a for a in axes if a not in wide[:1]), key=lambda a: not along[a])
-    loops = [(f"i{a}", value.meta.shape[a]) for a in others]
-    term, body = _term(value, index)
-    if along[-1] == 1 or not wide:
-        loops += [(f"i{a}", value.meta.shape[a]) for a in wide[:1]]
-        inner = _nested([("k", value.over)], [*body.lines, add("sum", term)])
-        return _nested(loops, [f"{of} sum = {first};", inner, f"{out.at(index)} = sum;"])
-    n, j = value.meta.shape[wide[0]], f"i{wide[0]}"
-    tiles = [(0, _TILE, n // _TILE)] if n >= _TILE else []
-    tiles += [(n - n % _TILE, n % _TILE, 1)] if n % _TILE else []
-    depends = sum(1 for a in others if along[a])
+    along, sizes = steps(value), value.meta.shape
+    wide = [a for a in axes if along[a] == 1 and along[-1] != 1][:1]
+    outer = sorted((a for a in axes if a not in wide), key=lambda a: not along[a])
+    blocked = sorted((a for a in factor_axes(value) if a in outer), key=lambda a: sizes[a], reverse=True)
+    most = (_ROWS,) if wide else _BLOCK
+    tiles = [_cuts(a, sizes[a], _NEIGHBOURS if blocked else _TILE) for a in wide]
     parts = []
-    for start, size, times in tiles:
-        place = f"const int64_t {j} = {start} + {_TILE} * tile + j;"
-        inner = _nested([("k", value.over), ("j", size)], [place, *body.lines, add("sum[j]", term)])
-        ends = _nested([("j", size)], [place, f"{out.at(index)} = sum[j];"])
-        begins = f"{of} sum[{size}]; for (int64_t j = 0; j < {size}; ++j) sum[j] = {first};"
-        parts.append(_nested([*loops[:depends], ("tile", times), *loops[depends:]], [begins, inner, ends]))
+    for cuts in product(*(_cuts(a, sizes[a], _even(sizes[a], n)) for a, n in zip(blocked, most, strict=False))):
+        cut_of = {cut.axis: cut for cut in cuts}
+        loops = [cut_of[a].loop if a in cut_of else (f"i{a}", sizes[a]) for a in outer]
+        depends = sum(1 for a in outer if along[a])
+        for tile in product(*tiles):
+            nest = [*loops[:depends], *(cut.loop for cut in tile), *loops[depends:]]
+            parts.append(_nested(nest, _block(value, out, index, cuts, *tile)))
     return "\n".join(parts)
 
 
-def _term(value: Lazy, index: Sequence[str]) -> tuple[str, Body]:
-    body = Body()
-    return body.at(value, index, "k"), body
+def _block(
+    value: Lazy, out: Buffered, index: Sequence[str], cuts: Sequence[_Cut], tile: _Cut | None = None
+) -> list[str]:
+    """The sums of a block of elements; with a tile, of as many neighbours of each."""
+    of = TYPES[value.meta.dtype]
+    first = f"-std::numeric_limits<{of}>::infinity()" if value.maximum else "0"
+    add = _more if value.maximum else _sum
+    neighbours = [("j", tile.size)] if tile else []
+    which = "[j]" if tile else ""
+    body, begins, adds, ends = Body(), [], [], []
+    for i, elements in enumerate(product(*(range(cut.size) for cut in cuts))):
+        place = list(index)
+        for cut, element in zip(cuts, elements, strict=True):
+            place[cut.axis] = cut.place(element)
+        if tile:
+            place[tile.axis] = tile.place("j")
+        begins += [f"{of} sum{i}[{tile.size}];"] if tile else []
+        begins += [_nested(neighbours, [f"sum{i}[j] = {first};"]) if tile else f"{of} sum{i} = {first};"]
+        adds.append(add(f"sum{i}{which}", body.at(value, place, "k")))
+        ends.append(_nested(neighbours, [f"{out.at(place)} = sum{i}{which};"]))
+    return [*begins, _nested([("k", value.over), *neighbours], [*body.lines, *adds]), *ends]
 
 
 def _sum(name: str, term: str) -> str:

@@ -145,7 +145,7 @@ class Operations:
 
         of_a, of_b = steps(a), steps(b)
         along = (*of_a[:-2], of_a[-2], 0, of_a[-1]) if m > n else (*of_b[:-2], 0, of_b[-1], of_b[-2])
-        return made(result, read, along, over=k)
+        return made(result, read, along, over=k, product=True)
 
     def _factor(self, value: Value, times: int) -> Value:
         """A factor of a product whose elements are read so many times."""

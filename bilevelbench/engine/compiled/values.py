@@ -6,7 +6,7 @@ Shape, strides and offset of either are those of a tensor on torch's device `met
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,7 +39,8 @@ class Lazy:
 
     `meta` is a view of a contiguous base. `read(body, index)` is the expression of the base's element; `steps` says how far
     apart neighbours along each axis of the base are in the memory that is read. With `over`, an element is a sum, or a
-    maximum, of so many, and both have one more axis at the end.
+    maximum, of so many, and both have one more axis at the end; those of a `product` share rows and columns, the last two axes
+    of the base.
     """
 
     meta: Tensor
@@ -49,6 +50,7 @@ class Lazy:
     depth: int = 1
     over: int = 0
     maximum: bool = False
+    product: bool = False
 
     @property
     def is_cheap(self) -> bool:
@@ -94,6 +96,11 @@ def steps(value: Value) -> tuple[int, ...]:
     return (*out, *value.steps[len(value.base) :])
 
 
+def factor_axes(value: Lazy) -> list[int]:
+    """Of a product, the axes along which one of its factors is the same."""
+    return [terms[-1][0] for terms in _digits(value)[-2:] if terms] if value.product else []
+
+
 def made(like: Tensor, read: Callable[[Body, Sequence[str]], str], along: Sequence[int], **more: Any) -> Lazy:
     """Numbers of this shape and type, computed where they are read."""
     meta = torch.empty(like.shape, dtype=like.dtype, device="meta")
@@ -116,7 +123,7 @@ def viewed(value: Value, change: Callable[[Tensor], Any]) -> Any:
 def _with(value: Value, meta: Tensor) -> Value:
     if isinstance(value, Buffered):
         return Buffered(meta, value.buffer)
-    return Lazy(meta, value.base, value.read, value.steps, value.depth, value.over, value.maximum)
+    return replace(value, meta=meta)
 
 
 def _times(index: str, by: int) -> str:

@@ -95,6 +95,31 @@ def test_operations_are_those_of_torch(name, dtype, monkeypatch):
         torch.testing.assert_close(ours, theirs, rtol=1e-12 if exact else 1e-4, atol=1e-13 if exact else 1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(1, 5, 7), (9, 4, 1), (3, 4, 9), (5, 9, 2), (7, 13, 11), (10, 6, 17), (6, 1, 23)])
+def test_products_of_any_size_in_any_order_of_memory(sizes):
+    """Blocks of elements that do not come out even, with factors and results along either of their axes."""
+    m, k, n = sizes
+    a, b, rows = numbers(2, m, k), numbers(2, k, n, seed=1), torch.arange(2 * m).reshape(2, m) % 20
+    table = numbers(20, k, seed=2)
+
+    def step(number: Tensor, a: Tensor, b: Tensor, *more: Tensor) -> list[Tensor]:
+        b_turned = b.mT.contiguous().mT
+        a_turned = a.mT.contiguous().mT
+        return [
+            a,
+            b,
+            a @ b,
+            a @ b_turned,
+            (a_turned @ b).mT.contiguous(),
+            embedding(rows, table) @ b_turned,
+            a_turned @ b_turned,
+        ]
+
+    made = step(torch.tensor(1), a, b)
+    for ours, theirs in both(step, *made, steps=1):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
+
+
 def test_views_that_run_along_several_axes_are_stored_first():
     def step(k: Tensor, y: Tensor) -> list[Tensor]:
         return [((y + 1).T.reshape(4, 6).T.reshape(12, 2).unsqueeze(0).expand(3, 12, 2).sum(0).mT * 0.3).contiguous()]
