@@ -58,7 +58,8 @@ def test_twelve_trials(benchmark, summary, tmp_path, capsys):
         assert set(load_results(folder).runs["steps"]) == {STEPS}
     table = pd.read_parquet(next((peer / "outputs").glob("*.parquet")))
     assert table["solver_name"].nunique() == TRIALS
-    assert table["objective_steps"].max() == STEPS
+    # benchopt looks more and more seldom, and not at the end: the last stretch of 1,024 steps follows the last look
+    assert (table.groupby("solver_name")["objective_steps"].max() == STEPS - 1024).all()
     summary["benchopt_ratio"], summary["benchopt_ratio_compiled"] = interpreted / of_peer, compiled / of_peer
     with capsys.disabled():
         print(f"\nours {interpreted:.1f} s, compiled {compiled:.1f} s, benchopt {of_peer:.1f} s")
