@@ -1,14 +1,16 @@
 """Stochastic methods against the same in jitted JAX, whole stretches of steps compiled; one thread.
 
-One trial, and one of many trials in a pack, interpreted and compiled, over one run of the peer. Steps take a mini-batch
-or, `full`, the whole sums, for which the peer has the matrices of a quadratic sum as we do. The peer has its own random
-numbers, and makes the same step if it gets our rows. Processor time, ratios of minima, taken in turns within one run.
+A step of one trial, and of one of many trials in a pack, interpreted and compiled, over a step of the peer. Steps take a
+mini-batch or, `full`, the whole sums, for which the peer has the matrices of a quadratic sum as we do. The peer has its own
+random numbers, and makes the same step if it gets our rows. Processor time, ratios of minima, taken in turns within one run.
+The peer computes in a thread of its own, whose processor time is known to a tick of the kernel only: its rounds are long.
 Nothing is asserted about time here: the numbers go to summary.json. Needs `bilevelbench[peers]`.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -33,16 +35,17 @@ jax = pytest.importorskip("jax", reason="the peers of this benchmark need JAX: p
 jax.config.update("jax_enable_x64", True)
 jnp = jax.numpy
 
-STRETCH = 16
+STRETCH = 16  # steps of a run between two looks for divergence
+ROUND = 0.1  # seconds that a round of the peer takes at least
 #: By name: the problem and its parameters, rows of a batch (None: all of them), dtype, lanes of a pack, steps of a round.
 SMALL = {"dim_x": 20, "dim_y": 10, "n": 256, "m": 256}
 LARGE = {"dim_x": 500, "dim_y": 500, "n": 1024, "m": 1024}
 KINDS: dict[str, tuple[str, dict[str, int], int | None, torch.dtype, int, int]] = {
-    "quadratic_sum": ("quadratic_sum", SMALL, 64, torch.float64, 36, 20),
-    "quadratic_sum_full": ("quadratic_sum", SMALL, None, torch.float64, 36, 20),
-    "logreg_digits": ("logreg_digits", {}, 64, torch.float64, 36, 20),
+    "quadratic_sum": ("quadratic_sum", SMALL, 64, torch.float64, 36, 16),
+    "quadratic_sum_full": ("quadratic_sum", SMALL, None, torch.float64, 36, 16),
+    "logreg_digits": ("logreg_digits", {}, 64, torch.float64, 36, 16),
     "logreg_digits_full": ("logreg_digits", {}, None, torch.float64, 36, 4),
-    "quadratic_sum_500": ("quadratic_sum", LARGE, 16, torch.float32, 8, 20),
+    "quadratic_sum_500": ("quadratic_sum", LARGE, 16, torch.float32, 8, 16),
 }
 SIZES = {"soba": ("batch",), "stocbio": ("batch_g", "batch_f", "batch_j", "batch_h"), "f2sa": ("batch",)}
 OTHERS = {"soba": {"power": 0.0}, "stocbio": {"eta_x": 1e-3}, "f2sa": {}}
@@ -99,7 +102,7 @@ class Peer:
     """A method's step as a pure function of (x, y, third) and of `rows(level, count)`, which draws so many batches."""
 
     def __init__(self, problem: Any, method: Any, kind: str) -> None:
-        _, _, self.batch, dtype, _, self.steps = KINDS[kind]
+        _, _, self.batch, dtype, _, _ = KINDS[kind]
         self.f, self.g, n_f, n_g = losses(problem, dtype, full=self.batch is None)
         self.method, self.size = method, {"f": n_f, "g": n_g}
         self.f_x, self.f_y = jax.grad(self.f), jax.grad(self.f, 1)
@@ -145,9 +148,9 @@ class Peer:
     def step(self, state: Any, rows: Callable[[str, int], Any]) -> Any:
         return getattr(self, self.method.name)(*state, rows)
 
-    @partial(jax.jit, static_argnums=0)
-    def run(self, state: Any, key: Any) -> Any:
-        """All steps of a round in one compiled loop, with rows of its own."""
+    @partial(jax.jit, static_argnums=(0, 3))
+    def run(self, state: Any, key: Any, steps: int) -> Any:
+        """So many steps in one compiled loop, with rows of its own."""
 
         def one(state: Any, key: Any) -> Any:
             keys = iter(jax.random.split(key, 8))
@@ -158,7 +161,25 @@ class Peer:
 
             return self.step(state, rows), None
 
-        return jax.lax.scan(one, state, jax.random.split(key, self.steps))[0]
+        return jax.lax.scan(one, state, jax.random.split(key, steps))[0]
+
+
+class Rounds:
+    """Rounds of the peer, of as many steps as take long enough."""
+
+    def __init__(self, peer: Peer, state: Any, steps: int) -> None:
+        self.peer, self.state, self.steps, self.key = peer, state, steps, jax.random.key(0)
+        while (seconds := self._seconds()) < ROUND:
+            self.steps *= min(1 + int(ROUND / seconds), 64)
+
+    def __call__(self) -> None:
+        jax.block_until_ready(self.peer.run(self.state, self.key, self.steps))
+
+    def _seconds(self) -> float:
+        self()  # compiles
+        start = time.perf_counter()
+        self()
+        return time.perf_counter() - start
 
 
 class Ours:
@@ -213,8 +234,8 @@ class Compiled(Ours):
             self.pack.check_counts()
 
 
-def sides(kind: str, method: str) -> tuple[Any, Any, Callable[[], Any]]:
-    """The instance, the method and the peer's loop, after both have made the same step on the same rows."""
+def sides(kind: str, method: str) -> tuple[Any, Any, Rounds]:
+    """The instance, the method and the peer's rounds, after both have made the same step on the same rows."""
     name, params, batch, dtype, _, steps = KINDS[kind]
     built = make(registry().problem(name), params)
     with default_dtype(dtype):
@@ -236,10 +257,12 @@ def sides(kind: str, method: str) -> tuple[Any, Any, Callable[[], Any]]:
     theirs, _, _ = jax.jit(lambda state: peer.step(state, recorded))(state)
     exact = dtype == torch.float64
     np.testing.assert_allclose(x.numpy(), theirs, rtol=1e-8 if exact else 1e-3, atol=0 if exact else 1e-4)
-    key = jax.random.key(0)
-    peer_loop = lambda: jax.block_until_ready(peer.run(state, key))  # noqa: E731
-    peer_loop()
-    return instance, settings, peer_loop
+    return instance, settings, Rounds(peer, state, steps)
+
+
+def a_step(*works: Any, rounds: int) -> list[float]:
+    """Seconds of a step of each."""
+    return [seconds / work.steps for seconds, work in zip(fastest(*works, rounds=rounds), works, strict=True)]
 
 
 @pytest.mark.parametrize(("kind", "method"), CASES, ids=["-".join(case) for case in CASES])
@@ -247,7 +270,7 @@ def test_interpreted(benchmark, summary, kind, method):
     *_, lanes, steps = KINDS[kind]
     instance, settings, peer = sides(kind, method)
     works = Ours(instance, settings, 1, steps), Ours(instance, settings, lanes, steps), peer
-    alone, packed, jitted = benchmark.pedantic(fastest, args=works, kwargs={"rounds": 12}, rounds=1)
+    alone, packed, jitted = benchmark.pedantic(a_step, args=works, kwargs={"rounds": 12}, rounds=1)
     summary[f"jax_ratio_{kind}_{method}"] = alone / jitted
     summary[f"jax_ratio_{kind}_{method}_lane_of_{lanes}"] = packed / lanes / jitted
 
@@ -257,7 +280,8 @@ def test_compiled(benchmark, summary, kind, method):
     """Compiling, some seconds, is on nobody's clock."""
     *_, lanes, steps = KINDS[kind]
     instance, settings, peer = sides(kind, method)
-    works = Compiled(instance, settings, 1, steps), Compiled(instance, settings, lanes, steps), peer
-    alone, packed, jitted = benchmark.pedantic(fastest, args=works, kwargs={"rounds": 24}, rounds=1)
+    few, many = 16 * steps, 4 * steps  # whole stretches
+    works = Compiled(instance, settings, 1, few), Compiled(instance, settings, lanes, many), peer
+    alone, packed, jitted = benchmark.pedantic(a_step, args=works, kwargs={"rounds": 12}, rounds=1)
     summary[f"jax_ratio_{kind}_{method}_compiled"] = alone / jitted
     summary[f"jax_ratio_{kind}_{method}_compiled_lane_of_{lanes}"] = packed / lanes / jitted
