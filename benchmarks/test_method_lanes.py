@@ -17,9 +17,7 @@ from bilevelbench.errors import BilevelbenchError
 from bilevelbench.model.torch_state import default_dtype
 
 PROBLEM, LANES, STEPS, ROUNDS = "quadratic_sum", 36, 5, 7
-LONG = (
-    10.0  # seconds: a method whose steps take that long is measured once, and a hundredth more or less does not matter
-)
+LONG = 10.0  # seconds: a method whose steps take that long is measured once
 METHODS = list(registry().algorithms)
 
 

@@ -28,9 +28,10 @@ def scripts(site: Site) -> dict[str, str]:
         },
     }
     out = {"data/board.js": f"{head}board = {script_json(data)};\n"}
-    drawn = site.drawn()
+    drawn = {mode: results.grouped(site.title_of) for mode, results in site.drawn().items()}
     for title in site.titles:
-        curves = boards.curves(site.runs[site.runs["title"] == title], drawn, site.looks)
+        here = {mode: groups[title] for mode, groups in drawn.items() if title in groups}
+        curves = boards.curves(site.runs[site.runs["title"] == title], here, site.looks)
         out[f"data/problem-{slug(title)}.js"] = f"{head}curves = {script_json(curves)};\n"
     return out
 
@@ -43,11 +44,14 @@ def downloads(site: Site) -> dict[str, str]:
         out[f"csv/board-{one.key}.csv"] = comma_table(one.rows[columns].rename(columns={"label": "method"}))
         out[f"csv/costs-{one.key}.csv"] = comma_table(one.costs)
         out[f"csv/running-time-{one.key}.csv"] = comma_table(one.times)
+    by_problem = {mode: results.grouped(site.title_of) for mode, results in site.results.items()}
     for title in site.titles:
         parts = []
-        for mode, r in site.results.items():
+        for mode, groups in by_problem.items():
+            if title not in groups:
+                continue
             mine = site.runs[(site.runs["title"] == title) & (site.runs["mode"] == mode)]
-            chosen = r.only(mine["trial_id"]).curve
+            chosen = groups[title].curve
             parts.append(chosen.merge(mine[["trial_id", "method", "seed", "mode"]], on="trial_id"))
         table = pd.concat([p for p in parts if not p.empty] or parts[:1], ignore_index=True)
         out[f"csv/curve-{slug(title)}.csv"] = comma_table(table, "%.10g")

@@ -43,8 +43,8 @@ class MethodPages:
             "method",
         )
         self._budgets = {
-            f"{SETTINGS[setting].name}, {MODES[mode]}": budget_words(part, part.runs["trial_id"])
-            for (mode, setting), part in site.parts.items()
+            f"{SETTINGS[setting].name}, {MODES[mode]}": budget_words(limits)
+            for (mode, setting), limits in site.budgets.items()
         }
         self._failures = grouped(site.failures, "method")
         self._environments = grouped(site.environments, "method")

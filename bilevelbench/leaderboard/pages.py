@@ -19,7 +19,7 @@ from bilevelbench.leaderboard.heat_map import heat_map, running_time_tables, sho
 from bilevelbench.leaderboard.links import NO_LINKS, PAPER, Links, citation
 from bilevelbench.leaderboard.method_page import MethodPages
 from bilevelbench.leaderboard.problem_page import problem_page
-from bilevelbench.leaderboard.settings import SETTINGS, budget_words, standing_words
+from bilevelbench.leaderboard.settings import SETTINGS, budget_words, budgets, standing_words
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.model.family import FAMILIES
 from bilevelbench.report.analysis.answer import answer
@@ -218,7 +218,7 @@ def _board_text(site: Site, one: Board) -> str:
         " Ranked by seconds of the method's own steps, on the machine above: trials ran one at a time, and evaluations are "
         "not in it."
     )
-    said = f"{SETTINGS[one.setting].what} {budget_words(site.results[one.mode], one.runs['trial_id'])}"
+    said = f"{SETTINGS[one.setting].what} {budget_words(budgets(site.results[one.mode], one.runs['trial_id']))}"
     return printable(said + (clock if one.mode == TIMED else ""))
 
 

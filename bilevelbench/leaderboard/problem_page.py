@@ -42,7 +42,7 @@ def problem_page(site: Site, title: str) -> dict[str, Any]:
 
 
 def _table(site: Site, title: str, mode: str, setting: str, exact: pd.DataFrame) -> dict[str, Any]:
-    people = with_metrics(site.parts[mode, setting], exact, readable(exact).drop(columns="problem"))
+    people = with_metrics(site.on_problem[mode, setting][title], exact, readable(exact).drop(columns="problem"))
     rows = [
         {"cells": cells, **site.again(site.trials(mode, setting, title, method))}
         for method, cells in zip(exact["method"], exact_rows(exact, people), strict=True)
@@ -56,7 +56,7 @@ def _table(site: Site, title: str, mode: str, setting: str, exact: pd.DataFrame)
     return {
         "name": several + MODES[mode], "columns": [(c, shown.get(c, c)) for c in people.columns], "rows": rows,
         "answer": problem_answer(exact, site.kinds, unit, second), "caption": _caption(people, second, start, mode == TIMED),
-        "budget": budget_words(site.parts[mode, setting], site.of_problem(mode, setting, title)),
+        "budget": budget_words({title: site.budgets[mode, setting].get(title, set())}),
     }  # fmt: skip
 
 

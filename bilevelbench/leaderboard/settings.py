@@ -116,8 +116,8 @@ def of_setting(results: Results, trials: Iterable[str], setting: str) -> Results
     return replace(mine, runs=mine.runs.assign(best_grad_phi=np.where(np.isinf(smallest), np.nan, smallest)))
 
 
-def budget_words(results: Results, trials: Iterable[str]) -> str:
-    """Where these trials end at the latest, as a sentence."""
+def budgets(results: Results, trials: Iterable[str]) -> dict[str, set[str]]:
+    """By problem, what these trials end after at the latest."""
     ids, sampled = set(trials), _sampled(results)
     titles = dict(zip(results.runs["trial_id"], titled(results.runs)["title"], strict=True))
     noisy = {titles[trial] for trial in sampled if trial in titles}
@@ -125,7 +125,16 @@ def budget_words(results: Results, trials: Iterable[str]) -> str:
     for trial in _trials(results):
         if trial["id"] in ids and trial["id"] in titles:
             title = titles[trial["id"]]
-            found.setdefault(_limits(trial.get("budget") or {}, title in noisy), set()).add(title)
+            found.setdefault(title, set()).add(_limits(trial.get("budget") or {}, title in noisy))
+    return found
+
+
+def budget_words(limits: Mapping[str, Iterable[str]]) -> str:
+    """`budgets` as a sentence."""
+    found: dict[str, set[str]] = {}
+    for title, ends in limits.items():
+        for end in ends:
+            found.setdefault(end, set()).add(title)
     if not found:
         return "The budget of a trial was not recorded."
     if len(found) == 1:

@@ -17,7 +17,7 @@ from bilevelbench.leaderboard.facts import method_facts
 from bilevelbench.leaderboard.fragments import median_hvp_ratio
 from bilevelbench.leaderboard.links import NO_LINKS, Links
 from bilevelbench.leaderboard.names import paper_facts, paper_name
-from bilevelbench.leaderboard.settings import SETTINGS, of_setting, settings_of_trials
+from bilevelbench.leaderboard.settings import SETTINGS, budgets, of_setting, settings_of_trials
 from bilevelbench.model.family import family_of
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.summary import summary, titled
@@ -60,6 +60,10 @@ class Site:
             for (mode, setting), part in self._parts()
         ]
         self.parts = {(one.mode, one.setting): one.results for one in self.boards}
+        # what a page of a problem needs, cut in one go: each would go through all trials otherwise
+        self.title_of = dict(zip(self.runs["trial_id"], self.runs["title"], strict=True))
+        self.on_problem = {key: part.grouped(self.title_of) for key, part in self.parts.items()}
+        self.budgets = {key: budgets(part, part.runs["trial_id"]) for key, part in self.parts.items()}
         self.tables = {key: summary(part) for key, part in self.parts.items()}
         behind = self.runs.groupby(["mode", "setting", "title", "method"])["trial_id"]
         self._trials: dict[Any, list[str]] = {key: list(ids) for key, ids in behind}
@@ -71,7 +75,7 @@ class Site:
 
         Taken before numbers are rounded for a page: the last digits of phi are where methods differ.
         """
-        where = dict(zip(self.runs["trial_id"], self.runs["title"], strict=True))
+        where = self.title_of
         sound = set(self.runs.loc[~reached.failed(self.runs), "trial_id"])
         least: dict[str, float] = {}
         for one in self.results.values():
@@ -119,13 +123,6 @@ class Site:
     def trials(self, mode: str, setting: str, title: str, method: str) -> list[str]:
         """The trials behind a row of a table, by id."""
         return self._trials[mode, setting, title, method]
-
-    def of_problem(self, mode: str, setting: str, title: str) -> list[str]:
-        """The trials of all methods on a problem, by id."""
-        runs = self.runs
-        return list(
-            runs.loc[(runs["mode"] == mode) & (runs["setting"] == setting) & (runs["title"] == title), "trial_id"]
-        )
 
     def again(self, trials: Sequence[str]) -> dict[str, str]:
         """Whether these trials were verified, and the command that runs the first of them again."""

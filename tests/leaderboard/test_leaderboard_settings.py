@@ -16,7 +16,14 @@ from bilevelbench.execute.executor import Execution
 from bilevelbench.execute.run import run_trials
 from bilevelbench.leaderboard.build import build, write_site
 from bilevelbench.leaderboard.collect import Material
-from bilevelbench.leaderboard.settings import SETTINGS, budget_words, of_setting, settings_of_trials, standing_words
+from bilevelbench.leaderboard.settings import (
+    SETTINGS,
+    budget_words,
+    budgets,
+    of_setting,
+    settings_of_trials,
+    standing_words,
+)
 from bilevelbench.model.algorithm import Distributed
 from bilevelbench.plan.suite import Suite
 from bilevelbench.plan.trial import Budget
@@ -148,11 +155,11 @@ def test_without_the_eigenvalue_nothing_is_reached():
 def test_the_budget_in_words_is_that_of_the_trials():
     results = sampled(make_results({"a": (1, 0, 1.0)}, {"p": {}, "q": {}, "s": {}}, seeds=2), "s")
     ids = results.runs["trial_id"]
-    assert budget_words(results, ids) == "The budget of a trial was not recorded."
+    assert budget_words(budgets(results, ids)) == "The budget of a trial was not recorded."
     same = {"cost": 50000.0, "steps": None, "seconds": None}
     told = with_records(results, budget={"p": same, "q": same, "s": {"cost": 1e6, "steps": 7, "seconds": 0.5}})
-    assert budget_words(told, ids[:4]) == "A trial ends after 50,000 calls at the latest."
-    assert budget_words(told, ids) == (
+    assert budget_words(budgets(told, ids[:4])) == "A trial ends after 50,000 calls at the latest."
+    assert budget_words(budgets(told, ids)) == (
         "A trial ends at the latest after 1,000,000 samples or 7 steps or 0.5 seconds on s; 50,000 calls on p, q."
     )
 

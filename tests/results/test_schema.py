@@ -116,6 +116,24 @@ def test_only_some_trials_in_the_tables_and_in_every_copy():
     assert results.only(iter("ac")).runs.equals(results.without("b").runs)
 
 
+def test_groups_of_trials_are_what_only_gives_of_each():
+    runs = runs_frame([row(trial_id=name) for name in "abcd"])
+    curve = curve_frame([{"trial_id": name, "step": step} for step in (0, 1) for name in "abc"])  # d failed at once
+    second = (runs[runs["trial_id"] != "a"], curve[curve["trial_id"] != "a"])
+    results = Results(runs, curve, [{"trial_ids": list("abcd")}], ["a sentence"], [second])
+    groups = results.grouped({"a": "one", "b": "other", "c": "one", "d": "failed", "never run": "none"})
+    assert {name: list(group.runs["trial_id"]) for name, group in groups.items()} == {
+        "one": ["a", "c"], "other": ["b"], "failed": ["d"],
+    }  # fmt: skip
+    for group in groups.values():
+        alone = results.only(group.runs["trial_id"])
+        assert group.runs.equals(alone.runs)
+        assert group.curve.equals(alone.curve)
+        for ours, theirs in zip(group.copies, alone.copies, strict=True):
+            assert all(one.equals(other) for one, other in zip(ours, theirs, strict=True))
+        assert (group.records, group.warnings) == (results.records, results.warnings)
+
+
 def test_newer_schema_is_refused():
     with pytest.raises(StoreError, match=r"written by a newer bilevelbench \(schema 7, this one knows 2\); upgrade"):
         schema.upgrade(runs_frame([]), curve_frame([]), 7)
