@@ -129,6 +129,12 @@ def rows(page, key="default-deterministic"):
     )
 
 
+def follow(page, link):
+    """Click, and wait until the page behind the link has run its scripts; a click alone returns before that."""
+    with page.expect_navigation():
+        link.click()
+
+
 def expected(data, weight, mode="default", setting="deterministic"):
     """The ranking as the statistics have it, from the results and not from the site."""
     return board(costs_on(data, mode, setting), weight)
@@ -233,9 +239,8 @@ def test_a_cell_leads_to_its_curve(watch, site):
         )
         link = row.locator("td[class^=h] a").first
         assert "expected running time" in link.get_attribute("title")
-        link.click()
+        follow(page, link)
         checked = page.locator("#method-list label", has=page.locator("input:checked"))
-        checked.first.wait_for()  # the list is made by a script
         assert [text.strip() for text in checked.all_text_contents()] == [name]
         page.go_back()
 
@@ -256,7 +261,8 @@ def test_methods_that_coincide_are_one_row(watch, tmp_path):
     assert sorted(r for _, r, _ in rows(page)) == [1, 2]
     assert "gd = gd again here: their curves coincide on every problem." in page.locator(".board").text_content()
     assert "12 trials, 8 distinct curves." in page.locator("#ranking-default-deterministic caption").text_content()
-    page.locator("#ranking-default-deterministic tbody tr", has_text="again").locator("td[class^=h] a").first.click()
+    again = page.locator("#ranking-default-deterministic tbody tr", has_text="again")
+    follow(page, again.locator("td[class^=h] a").first)
     assert page.locator("#method-list input:checked").count() == 2
 
 
