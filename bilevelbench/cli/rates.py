@@ -49,7 +49,7 @@ def measure_suite(
     from bilevelbench.studies.rates.study import run_rates, wanted, write
 
     folder, started = (out or Path("results") / name).absolute(), time.monotonic()
-    store, console = Store(folder), Console(stderr=True, width=160) if as_json else terminal()
+    store, console = Store(folder, remember=True), Console(stderr=True, width=160) if as_json else terminal()
 
     rows_asked = wanted(suite, methods, setting, quick)
     first = (

@@ -61,7 +61,7 @@ def tune_suite(suite: Suite, out: Path, executor: Executor, as_json: bool = Fals
     from bilevelbench.studies.tuning.study import run_tuning
 
     out = out.absolute()
-    store, console = Store(out), Console(stderr=True, width=160) if as_json else terminal()
+    store, console = Store(out, remember=True), Console(stderr=True, width=160) if as_json else terminal()
 
     with executor:
 

@@ -31,6 +31,7 @@ from bilevelbench.results.machine import machine
 from bilevelbench.results.packs import (
     TABLES,
     CorruptPack,
+    Remembered,
     pack_id,
     pack_paths,
     read_pack,
@@ -49,12 +50,16 @@ _SUSPECT = "suspect"  # left in a pack whose checksum failed: `done` then looks 
 
 
 class Store:
-    """A folder to write to. `warnings` has a sentence for each corrupt pack that the last `done` or `load` met."""
+    """A folder to write to. `warnings` has a sentence for each corrupt pack that the last `done` or `load` met.
 
-    def __init__(self, folder: str | Path) -> None:
+    One that is to `remember` keeps what it has read in memory: for those who run a few trials and load, again and again.
+    """
+
+    def __init__(self, folder: str | Path, remember: bool = False) -> None:
         self.folder = Path(folder).absolute()  # a plugin may change the working directory
         self.packs = self.folder / "packs"
         self.warnings: list[str] = []
+        self._remembered = Remembered() if remember else None
         if _rows(self.folder / "runs.parquet") and not pack_paths(self.folder):
             raise StoreError(
                 f"{str(self.folder)!r} holds published tables without their packs, which new results would overwrite; "
@@ -111,6 +116,9 @@ class Store:
         ids: set[str] = set()
         for path in pack_paths(self.folder):
             try:
+                if self._remembered is not None:
+                    ids.update(self._remembered(path).trial_ids)
+                    continue
                 suspect = (path / _SUSPECT).exists()
                 ids.update(read_pack(path).trial_ids if suspect else stored_trials(path))
             except CorruptPack as error:
@@ -119,7 +127,7 @@ class Store:
 
     def load(self) -> Results:
         """All packs, verified; a trial that several packs hold is taken from the first by name."""
-        packs, corrupt = read_packs(self.folder)
+        packs, corrupt = read_packs(self.folder, self._remembered or read_pack)
         for path in corrupt:
             with contextlib.suppress(OSError):  # only a hint for `done`
                 (path / _SUSPECT).touch()

@@ -402,6 +402,24 @@ def test_a_corrupt_pack_is_reported_and_its_trials_run_again(ours, damage):
     assert aside.is_dir()
 
 
+def test_a_store_that_remembers_reads_each_pack_once(tmp_path, monkeypatch):
+    read, read_pack = [], packs.read_pack
+    monkeypatch.setattr(packs, "read_pack", lambda path: read.append(path.name) or read_pack(path))
+    ours = Store(tmp_path / "results", remember=True)
+    names = [add(ours, "a")]
+    assert ours.done() == {"a"}
+    names.append(add(ours, "b"))
+    assert ours.done() == {"a", "b"}
+    pd.testing.assert_frame_equal(ours.publish().curve, Store(ours.folder).load().curve)
+    assert read == names
+    flip_byte(ours.packs / names[0])
+    os.utime(ours.packs / names[0] / "runs.parquet", (0, 0))
+    assert ours.done() == {"b"}
+    assert ours.load().runs["trial_id"].tolist() == ["b"]
+    shutil.rmtree(ours.packs / names[1])
+    assert ours.done() == set()
+
+
 def test_a_restored_pack_counts_again(ours, tmp_path):
     bad = ours.packs / add(ours, "a")
     flip_byte(bad)
