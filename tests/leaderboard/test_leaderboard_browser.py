@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import DIVERGES, HEALTHY, cli, guide_command, uncertified
-from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results, material
+from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results
 
 from bilevelbench.leaderboard.build import write_site
 from bilevelbench.leaderboard.collect import Material
@@ -62,23 +62,11 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    data = material(folder)
-    return data, write_site(data, folder / "out").parent
-
-
-@pytest.fixture(scope="module")
 def guide(tmp_path_factory):
     """The two trials on the problem of the guide."""
     folder = tmp_path_factory.mktemp("guide")
     assert cli(*guide_command(folder))[0] == 0
     return load_results(folder / "out")
-
-
-@pytest.fixture
-def site(everything):
-    return everything[1]
 
 
 class Watched:

@@ -40,12 +40,6 @@ pytestmark = pytest.mark.whole
 EMPTY = Results(runs_frame([]), curve_frame([]), [])
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
-    return write_site(material(folder), folder / "out").parent
-
-
 def pages(site):
     return {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in sorted(site.rglob("*.html"))}
 

@@ -7,9 +7,7 @@ import hashlib
 import re
 
 import pytest
-from leaderboard_data import material
 
-from bilevelbench.leaderboard.build import write_site
 from bilevelbench.report.contents import Report
 from bilevelbench.report.formats import html
 
@@ -17,11 +15,9 @@ pytestmark = pytest.mark.whole  # whole sites
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(everything):
     """By name: those of a site, and a report with figures of all kinds."""
-    folder = tmp_path_factory.mktemp("policy")
-    data = material(folder)
-    site = write_site(data, folder / "site").parent
+    data, site = everything
     texts = {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     return texts | {"report": html.document(Report(data.results["tuned"], data.rates))}
 
