@@ -44,6 +44,7 @@ def measure_suite(
 
     from bilevelbench.cli.progress import run_missing
     from bilevelbench.discovery.registry import registry
+    from bilevelbench.results.provenance import when_and_where
     from bilevelbench.results.store import Store
     from bilevelbench.studies.rates.own import check_accuracy, pilots
     from bilevelbench.studies.rates.study import run_rates, wanted, write
@@ -55,9 +56,11 @@ def measure_suite(
     first = (
         pilots(rows_asked, suite, registry(), preset) if own else []
     )  # before workers start: most mistakes show here
+    used: set[str] = set()
     with execution.open(registry()) as executor:
 
         def run(trials: Sequence[Trial]) -> Results:
+            used.update(trial.id for trial in trials)
             return run_missing(console, store, trials, executor)
 
         if first:
@@ -65,7 +68,7 @@ def measure_suite(
         found = run_rates(suite, registry(), run, methods, quick, preset, setting)
     rows: list[RateRecord] = [m.as_dict() for m in found]
     title = suite.title + (" (quick)" if quick else "")
-    write(found, title, folder / "rates.json")
+    write(found, title, when_and_where(store.load().records, used), folder / "rates.json")
     _write_documents(folder, title, rows)
     if as_json:
         print(json.dumps(rows, indent=1))

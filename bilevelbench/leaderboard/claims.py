@@ -77,7 +77,7 @@ def _rate_table(site: Site, table: RateTable) -> dict[str, Any]:
         }  # fmt: skip
     step = 1 if top <= 8 else 2
     return {
-        "title": table.title, "rows": shown, "id": slug(table.title),
+        "title": table.title, "made": table.made, "rows": shown, "id": slug(table.title),
         "notes": [formula(note) for note in notes([_named(site, row) for row in rows])],
         "ticks": [(place(float(v)), v) for v in range(0, int(top) + 1, step)],
         "over": " or ".join(sorted({"1/ε" if r["over"] == "eps" else formula(r["over"]) for r in rows})),

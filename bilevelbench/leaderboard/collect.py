@@ -29,6 +29,7 @@ from bilevelbench.report.analysis.verdicts import ExperimentOutcome, find_outcom
 from bilevelbench.report.text import printable
 from bilevelbench.results.compare import Witness, witnesses
 from bilevelbench.results.merge import refuse_disagreement
+from bilevelbench.results.provenance import origin
 from bilevelbench.results.schema import CURVE, RUNS, Results, curve_frame, runs_frame
 from bilevelbench.results.tables import load_results
 from bilevelbench.results.verified import TrialVerdict, read_verified
@@ -189,19 +190,7 @@ def provenance(*results: Results) -> dict[str, list[dict[str, Any]]]:
     """Date, commits and environment of each trial, by id, once for each that ran it; published tables tell none."""
     out: dict[str, list[dict[str, Any]]] = {}
     for record in (record for one in results for record in one.records):
-        environment = record.get("environment") or {}
-        packages = environment.get("packages") or {}
-        fact = {
-            "date": str(record.get("created", ""))[:10],
-            "commit": ", ".join(sorted({_short(c) for c in (record.get("commits") or {}).values() if c})),
-            "cpu": environment.get("cpu") or "",
-            "cores": environment.get("cores") or "",
-            "python": environment.get("python") or "",
-            "torch": packages.get("torch") or "",
-            "version": packages.get("bilevelbench") or "",
-            "from": record.get("merged_from") or "",
-        }
-        told = {key: printable(value) for key, value in fact.items()}
+        told = {key: printable(value) for key, value in origin(record).items()}
         for trial_id in record.get("trial_ids", []):
             known = out.setdefault(trial_id, [])
             known += [told] if told not in known else []
@@ -236,8 +225,3 @@ def _checked(path: Path, results: Results) -> Results:
 
 def _holds_results(path: Path) -> bool:
     return (path / "packs").is_dir() or (path / "runs.parquet").is_file()
-
-
-def _short(commit: object) -> str:
-    name, plus, dirty = str(commit).partition("+")
-    return name[:10] + plus + dirty

@@ -33,6 +33,7 @@ from bilevelbench.report.figures.style import svg
 from bilevelbench.report.page_environment import content_policy, page_environment
 from bilevelbench.report.text import formula, printable, superscripts
 from bilevelbench.results import reached
+from bilevelbench.results.provenance import days, processor
 from bilevelbench.results.status import Status
 
 
@@ -124,21 +125,16 @@ def _seconds(site: Site) -> float:
 
 def _lead(site: Site) -> dict[str, Any]:
     origins = [o for ones in site.origin.values() for o in ones]
-    dates = sorted({o["date"] for o in origins if o["date"]})
     return {
         "trials": len(site.runs),
         "curves": sum(one.curves for one in site.boards),
         "methods": len(site.methods),
         "problems": len(site.titles),
         "failed": int(reached.failed(site.runs).sum()),
-        "dates": f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else (dates or ["on a day that was not recorded"])[0],
-        "machines": sorted({f"{o['cpu']}, {_cores(o['cores'])}" for o in origins if o["cpu"]}),
+        "dates": days(origins) or "on a day that was not recorded",
+        "machines": sorted({processor(o) for o in origins if o["cpu"]}),
         "commits": sorted({c for o in origins for c in o["commit"].split(", ") if c}),
     }
-
-
-def _cores(count: str) -> str:
-    return f"{count or 'unknown'} core{'' if count == '1' else 's'}"
 
 
 def _board(site: Site, one: Board) -> dict[str, Any]:
@@ -236,7 +232,7 @@ def _experiments(site: Site) -> list[dict[str, Any]]:
     return [
         {
             "title": printable(one.figure.title), "claim": printable(one.figure.claim), "groups": _by_claim(one),
-            "tuning": one.tuning, "id": f"experiment-{n}", "picture": picture(n),
+            "tuning": one.tuning, "made": one.made, "id": f"experiment-{n}", "picture": picture(n),
             "drawing": Markup(svg(experiment_figure(one, heading=False), f"x{n}-")),
         }
         for n, one in enumerate(site.material.experiments)

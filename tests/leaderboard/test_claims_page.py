@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 from leaderboard_data import FACTS, RATE, UNMEASURED, make_results
 
 from bilevelbench.errors import InvalidInput
+from bilevelbench.leaderboard.build import write_site
 from bilevelbench.leaderboard.claims import beside, pictures, rate_plot, rate_tables
 from bilevelbench.leaderboard.collect import Material
 from bilevelbench.leaderboard.links import Links, citation
@@ -33,6 +35,17 @@ def test_a_row_has_the_name_the_family_and_the_page_of_its_method(tmp_path):
     assert stranger["page"] == ""  # measured, and on no board
     assert stranger["mark"]["dot"] is stranger["mark"]["beside"] is None
     assert table["over"] == "1/ε"
+
+
+@pytest.mark.parametrize("made", ["", "2026-11-18, commit 0123, on M, 2 cores", "<script>alert(1)</script>"])
+def test_a_table_says_when_and_where_it_was_measured(tmp_path, made):
+    said = {"title": "Table 1", "rows": [RATE], **({"made": made} if made else {})}  # older files have no such line
+    (tmp_path / "rates.json").write_text(json.dumps(said))
+    results = make_results({"gd": (3, 0, 1.0)}, {"bowl": {}}, seeds=2)
+    material = Material({"default": results}, [read_rates(tmp_path / "rates.json")])
+    text = (write_site(material, tmp_path / "out").parent / "tables.html").read_text("utf-8")
+    unknown = "when, from which commit and on what machine was not recorded"
+    assert f"<p>Measured {html.escape(made) or unknown}.</p>" in text
 
 
 def test_a_foreign_method_gets_no_link_from_a_name_that_it_shares(tmp_path):

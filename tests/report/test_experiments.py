@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -450,7 +451,7 @@ def test_the_paper_is_its_three_figures():
 
 def stored(folder, *experiment_and_results):
     one, results = experiment_and_results
-    Store(folder).add(results.runs, results.curve, {})
+    Store(folder).add(results.runs, results.curve, {"environment": {"cpu": NASTY}})
     record(one, folder)
     return folder
 
@@ -507,6 +508,7 @@ def test_every_format_tells_the_verdicts(nasty, tmp_path):
     assert "| nobody | c | 0 | cannot be told |" in text
     assert "Cannot be told: no trial of 'nobody' was asked for" in text
     assert "Tuning: 36 trials each" in text
+    assert re.search(r"^Run \d{4}-\d\d-\d\d, on ", text, re.M)
     assert "<script" not in text
     ET.parse(tmp_path / "md" / "figures" / "experiment-fig.svg")
     assert (tmp_path / "md" / "figures" / "experiment-fig.png").read_bytes().startswith(b"\x89PNG")
@@ -526,6 +528,7 @@ def test_what_a_suite_says_is_text_on_a_page(nasty, tmp_path):
     assert ": cannot be told, no trial of 'nobody'" in text
     assert text.count("a beats b and c") == 4  # for each of two rivals in the table, and before the reason
     assert f"Tuning: 36 trials each {NASTY}" in text
+    assert re.search(rf"Run \d{{4}}-\d\d-\d\d, on {re.escape(NASTY)}, unknown cores\.", text)
     ids = [value for _, name, value in html.attributes if name == "id"]
     assert len(ids) == len(set(ids))
 

@@ -67,14 +67,16 @@ class RateTable:
     title: str
     rows: list[RateRecord]
     path: Path
+    made: str = ""  # when, from which commit and on what machine; older files do not say
 
 
 def read_rates(path: Path) -> RateTable:
-    """`{"title": ..., "rows": [...]}` as `bilevelbench rates` writes it."""
+    """`{"title": ..., "made": ..., "rows": [...]}` as `bilevelbench rates` writes it."""
     again = "measure again: bilevelbench rates"
     try:
         said = read_json(path, path.parent)
         title, rows = printable(said["title"]), [dict(row) for row in said["rows"]]
+        made = printable(said.get("made", ""))
     except (Refused, ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path} is not a file of measured rates ({error!r}); {again}") from None
     rows = [_OPTIONAL | row for row in rows]
@@ -87,7 +89,7 @@ def read_rates(path: Path) -> RateTable:
         readable(rows), notes(rows), frame(rows)  # numbers that do not fit each other show here
     except UNSHOWABLE as error:
         raise StoreError(f"{path} has a row that cannot be shown ({error!r}); {again}") from None
-    return RateTable(title, rows, path)
+    return RateTable(title, rows, path, made)
 
 
 def _with_interval(row: RateRecord) -> RateRecord:

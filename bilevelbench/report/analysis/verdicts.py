@@ -25,6 +25,7 @@ from bilevelbench.report.analysis.tuning import read_tuning
 from bilevelbench.report.pipe_table import markdown_text, pipe_table
 from bilevelbench.report.text import printable
 from bilevelbench.results.files import replace_file
+from bilevelbench.results.provenance import when_and_where
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import EXPERIMENTS
 from bilevelbench.untrusted import Refused, read_json
@@ -92,6 +93,11 @@ class ExperimentOutcome:
     @property
     def figure(self) -> PaperFigure:
         return self.experiment.figure
+
+    @property
+    def made(self) -> str:
+        """When, from which commit and on what machine."""
+        return printable(when_and_where(self.results.records, self.results.runs["trial_id"]))
 
 
 def judge(experiment: Experiment, results: Results) -> list[Verdict]:
@@ -165,6 +171,7 @@ def markdown(one: ExperimentOutcome, picture: str = "") -> str:
     lines.append(pipe_table(frame([one]).drop(columns=["figure", "by"])))
     lines += [f"- {markdown_text(v.claim)}: {markdown_text(v.sentence)}" for v in one.verdicts] + [""]
     lines += [f"Tuning: {markdown_text(one.tuning)}", ""] if one.tuning else []
+    lines += [f"Run {markdown_text(one.made)}.", ""] if one.made else []
     return "\n".join(lines)
 
 

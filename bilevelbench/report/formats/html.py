@@ -127,6 +127,7 @@ def _experiment(one: ExperimentOutcome, n: int) -> dict[str, Any]:
         "rows": one.verdicts,
         "cells": [[row.claim, row.problem, row.ours, row.theirs, row.seeds, row.word] for row in one.verdicts],
         "tuning": one.tuning,
+        "made": one.made,
         "figure": Markup(svg(experiment_figure(one), f"e{n}-")),
     }
 
@@ -150,6 +151,7 @@ def _rates(table: RateTable, n: int, results: Results) -> dict[str, Any]:
     people, known = readable_rates(table.rows), families(results)
     return {
         "title": printable(table.title),
+        "made": table.made,
         "columns": list(people.columns),
         "rows": people.to_numpy().tolist(),
         "notes": [printable(note) for note in notes(table.rows)],

@@ -98,7 +98,7 @@ def drift_of(suite: RateSuite, row: RateRow, registry: Registry) -> float | None
     return made.drift_exponent()
 
 
-def write(found: Sequence[Measurement], title: str, path: Path) -> None:
-    """What the report reads: claims and measurements together."""
-    text = json.dumps({"title": title, "rows": [m.as_dict() for m in found]}, indent=1, allow_nan=False)
+def write(found: Sequence[Measurement], title: str, made: str, path: Path) -> None:
+    """What the report reads: claims and measurements together, and when and where they were made."""
+    text = json.dumps({"title": title, "made": made, "rows": [m.as_dict() for m in found]}, indent=1, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")

@@ -14,9 +14,10 @@ from bilevelbench.discovery.registry import registry
 from bilevelbench.engine.loop import run_pack
 from bilevelbench.errors import InvalidInput
 from bilevelbench.plan.packs import plan
-from bilevelbench.report.analysis.rates import markdown
+from bilevelbench.report.analysis.rates import markdown, read_rates
 from bilevelbench.report.figures.rates import figure
 from bilevelbench.results.schema import Results, curve_frame, runs_frame
+from bilevelbench.results.tables import load_results
 from bilevelbench.studies.rates.plan import plan_own_notion, plan_row, plan_weakened, plan_without_noise
 from bilevelbench.studies.rates.presets import weaker
 from bilevelbench.studies.rates.study import run_rates, wanted
@@ -393,3 +394,7 @@ def test_command_prints_rows_as_json(tmp_path):
     rows = json.loads(result.stdout)
     assert rows[0].keys() >= KEYS
     assert (tmp_path / "out" / "rates.svg").exists()
+    made = read_rates(tmp_path / "out" / "rates.json").made
+    (record, *_) = load_results(tmp_path / "out").records
+    assert made.startswith(record["created"][:10])
+    assert record["environment"]["cpu"] in made
