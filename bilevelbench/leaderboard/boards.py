@@ -13,7 +13,7 @@ import pandas as pd
 
 from bilevelbench.leaderboard.clock import TIMED, by_clock
 from bilevelbench.report.analysis.coinciding import Merged, coinciding, curve_numbers
-from bilevelbench.report.analysis.intervals import DRAWS, rank_intervals
+from bilevelbench.report.analysis.intervals import DRAWS, Resampling
 from bilevelbench.report.analysis.ranking import (
     board,
     costs,
@@ -128,13 +128,11 @@ def make_board(
 
 def _intervals(table: pd.DataFrame, prices: Mapping[float, int]) -> dict[float, pd.DataFrame]:
     """By price; without products it does not matter."""
-    first = rank_intervals(table, 1.0, draws=prices[1.0]).set_index("method")
+    drawn = Resampling(table)
+    first = drawn.intervals(1.0, prices[1.0]).set_index("method")
     if not (table["second_order"] > 0).any():
         return dict.fromkeys(prices, first)
-    return {
-        w: first if w == 1.0 else rank_intervals(table, w, draws=draws).set_index("method")
-        for w, draws in prices.items()
-    }
+    return {w: first if w == 1.0 else drawn.intervals(w, draws).set_index("method") for w, draws in prices.items()}
 
 
 def _within(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from bilevelbench.report.analysis.coinciding import merged
-from bilevelbench.report.analysis.ranking import F64, PAIR, board, costs, counted, instances, median, ranks
+from bilevelbench.report.analysis.ranking import F64, PAIR, board, costs, counted, median, ranks, weighted
 from bilevelbench.results.schema import Results
 
 DRAWS = 1000
@@ -26,17 +26,29 @@ def rank_intervals(costs: pd.DataFrame, weight: float = 1.0, draws: int = DRAWS,
     methods share a band, a letter, if and only if the interval of the difference of their mean ranks holds 0. One
     trial on one problem says nothing: then every rank is possible.
     """
-    ranked = board(costs, weight)[["method", "rank"]]
-    kept = counted(costs) if len(costs) else costs
-    if is_single(costs):
-        return ranked.assign(low=1.0, high=float(len(ranked)), bands="a")
-    if kept.empty:
-        return ranked.assign(low=ranked["rank"], high=ranked["rank"], bands="a")
-    methods = list(ranked["method"])
-    blocks = [_block(part, methods, weight) for _, part in kept.groupby("problem")]
-    drawn = _draw(blocks, draws, np.random.default_rng(seed))
-    low, high = (np.quantile(ranks(drawn), q, axis=0, method="inverted_cdf") for q in (LOW, HIGH))
-    return ranked.assign(low=low, high=high, bands=letters(bands(apart(drawn))))
+    return Resampling(costs).intervals(weight, draws, seed)
+
+
+class Resampling:
+    """`rank_intervals` of the same costs at several prices: what does not depend on the price is worked out once."""
+
+    def __init__(self, costs: pd.DataFrame) -> None:
+        self.costs = costs
+        self.methods = pd.Index(sorted(costs["method"].unique()))
+        kept = counted(costs) if len(costs) else costs
+        self.blocks = [_Block(part, self.methods) for _, part in kept.groupby("problem")]
+
+    def intervals(self, weight: float = 1.0, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
+        ranked = board(self.costs, weight)[["method", "rank"]]
+        if is_single(self.costs):
+            return ranked.assign(low=1.0, high=float(len(ranked)), bands="a")
+        if not self.blocks:
+            return ranked.assign(low=ranked["rank"], high=ranked["rank"], bands="a")
+        order = self.methods.get_indexer(ranked["method"])
+        blocks = [block.costs(weight)[order] for block in self.blocks]
+        drawn = _draw(blocks, draws, np.random.default_rng(seed))
+        low, high = (np.quantile(ranks(drawn), q, axis=0, method="inverted_cdf") for q in (LOW, HIGH))
+        return ranked.assign(low=low, high=high, bands=letters(bands(apart(drawn))))
 
 
 def is_single(costs: pd.DataFrame) -> bool:
@@ -87,12 +99,19 @@ def _letter(number: int) -> str:
     return (_letter(more - 1) if more else "") + ascii_lowercase[last]
 
 
-def _block(part: pd.DataFrame, methods: Sequence[str], weight: float) -> F64:
-    """(methods, targets, trials) of one problem; NaN where a method was not run on a trial."""
-    table = instances(part, weight, np.nan).reindex(columns=list(methods))
-    targets = table.index.get_level_values("target").unique()
-    out: F64 = np.stack([table.xs(t, level="target").to_numpy(dtype=float).T for t in targets], axis=1)
-    return out
+class _Block:
+    """The costs of one problem, (methods, targets, trials), at any price; NaN where a method was not run on a trial."""
+
+    def __init__(self, part: pd.DataFrame, methods: pd.Index) -> None:
+        targets, trials = (part.groupby(by, observed=True, dropna=False).ngroup().to_numpy() for by in ("target", PAIR))
+        self.place = methods.get_indexer(pd.Index(part["method"])), targets, trials
+        self.shape = len(methods), 1 + targets.max(), 1 + trials.max()
+        self.part = part
+
+    def costs(self, weight: float) -> F64:
+        out = np.full(self.shape, np.nan)
+        out[self.place] = weighted(self.part, weight)
+        return out
 
 
 def _draw(blocks: Sequence[F64], draws: int, rng: np.random.Generator) -> F64:

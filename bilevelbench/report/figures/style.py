@@ -113,6 +113,10 @@ def _write(figure: Figure, file: Any, **options: Any) -> None:
             axis.set_major_formatter(_Powers())
             axis.set_minor_formatter(_Powers(labelOnlyBase=False))
     with settings():
+        if (engine := figure.get_layout_engine()) is not None:
+            # Once, and not by drawing everything an extra time for each kind of file, as savefig does.
+            engine.execute(figure)
+            figure.set_layout_engine("none")
         figure.savefig(file, **options)
 
 
