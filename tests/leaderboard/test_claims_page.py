@@ -44,8 +44,8 @@ def test_a_table_says_when_and_where_it_was_measured(tmp_path, made):
     results = make_results({"gd": (3, 0, 1.0)}, {"bowl": {}}, seeds=2)
     material = Material({"default": results}, [read_rates(tmp_path / "rates.json")])
     text = (write_site(material, tmp_path / "out").parent / "tables.html").read_text("utf-8")
-    unknown = "when, from which commit and on what machine was not recorded"
-    assert f"<p>Measured {html.escape(made) or unknown}.</p>" in text
+    unknown = "When, from which commit and on what machine it was measured is not recorded."
+    assert f"<p>{f'Measured {html.escape(made)}.' if made else unknown}</p>" in text
 
 
 def test_a_foreign_method_gets_no_link_from_a_name_that_it_shares(tmp_path):
