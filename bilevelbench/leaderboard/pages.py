@@ -33,7 +33,7 @@ from bilevelbench.report.figures.style import svg
 from bilevelbench.report.page_environment import content_policy, page_environment
 from bilevelbench.report.text import formula, printable, superscripts
 from bilevelbench.results import reached
-from bilevelbench.results.provenance import days, processor
+from bilevelbench.results.provenance import commits, days, machines
 from bilevelbench.results.status import Status
 
 
@@ -132,8 +132,8 @@ def _lead(site: Site) -> dict[str, Any]:
         "problems": len(site.titles),
         "failed": int(reached.failed(site.runs).sum()),
         "dates": days(origins) or "on a day that was not recorded",
-        "machines": sorted({processor(o) for o in origins if o["cpu"]}),
-        "commits": sorted({c for o in origins for c in o["commit"].split(", ") if c}),
+        "machines": machines(origins),
+        "commits": commits(origins),
     }
 
 

@@ -27,10 +27,9 @@ def when_and_where(records: Iterable[Mapping[str, Any]], trial_ids: Iterable[str
     """`2026-11-17 to 2026-11-18, commit 88d5a16abc, on AMD EPYC, 2 cores` of those packs that hold one of these trials."""
     wanted = set(trial_ids)
     origins = [origin(record) for record in records if not wanted.isdisjoint(record.get("trial_ids", []))]
-    commits = sorted({c for one in origins for c in one["commit"].split(", ") if c})
-    machines = sorted({processor(one) for one in origins if one["cpu"]})
-    said = [days(origins), f"commit{'' if len(commits) == 1 else 's'} {', '.join(commits)}" if commits else ""]
-    return ", ".join(part for part in (*said, f"on {'; '.join(machines)}" if machines else "") if part)
+    made_by, made_on = commits(origins), machines(origins)
+    said = [days(origins), f"commit{'' if len(made_by) == 1 else 's'} {', '.join(made_by)}" if made_by else ""]
+    return ", ".join(part for part in (*said, f"on {'; '.join(made_on)}" if made_on else "") if part)
 
 
 def days(origins: Iterable[Mapping[str, str]]) -> str:
@@ -39,8 +38,19 @@ def days(origins: Iterable[Mapping[str, str]]) -> str:
     return f"{dates[0]} to {dates[-1]}" if len(dates) > 1 else "".join(dates)
 
 
-def processor(one: Mapping[str, str]) -> str:
-    return f"{one['cpu']}, {one['cores'] or 'unknown'} core{'' if one['cores'] == '1' else 's'}"
+def commits(origins: Iterable[Mapping[str, str]]) -> list[str]:
+    return sorted({commit for one in origins for commit in one["commit"].split(", ") if commit})
+
+
+def machines(origins: Iterable[Mapping[str, str]]) -> list[str]:
+    """`AMD EPYC, 2 cores` of each whose processor is recorded."""
+    return sorted(
+        {
+            f"{one['cpu']}, {one['cores'] or 'unknown'} core{'' if one['cores'] == '1' else 's'}"
+            for one in origins
+            if one["cpu"]
+        }
+    )
 
 
 def _short(commit: object) -> str:

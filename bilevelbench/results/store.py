@@ -59,7 +59,8 @@ class Store:
         self.folder = Path(folder).absolute()  # a plugin may change the working directory
         self.packs = self.folder / "packs"
         self.warnings: list[str] = []
-        self._remembered = Remembered() if remember else None
+        self._remembers = remember
+        self._read = Remembered() if remember else read_pack
         if _rows(self.folder / "runs.parquet") and not pack_paths(self.folder):
             raise StoreError(
                 f"{str(self.folder)!r} holds published tables without their packs, which new results would overwrite; "
@@ -116,18 +117,15 @@ class Store:
         ids: set[str] = set()
         for path in pack_paths(self.folder):
             try:
-                if self._remembered is not None:
-                    ids.update(self._remembered(path).trial_ids)
-                    continue
-                suspect = (path / _SUSPECT).exists()
-                ids.update(read_pack(path).trial_ids if suspect else stored_trials(path))
+                closely = self._remembers or (path / _SUSPECT).exists()
+                ids.update(self._read(path).trial_ids if closely else stored_trials(path))
             except CorruptPack as error:
                 self.warnings.append(str(error))
         return ids
 
     def load(self) -> Results:
         """All packs, verified; a trial that several packs hold is taken from the first by name."""
-        packs, corrupt = read_packs(self.folder, self._remembered or read_pack)
+        packs, corrupt = read_packs(self.folder, self._read)
         for path in corrupt:
             with contextlib.suppress(OSError):  # only a hint for `done`
                 (path / _SUSPECT).touch()
