@@ -24,7 +24,8 @@ def missing(reason: str) -> None:
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
+def chromium(reachable: str = "") -> Iterator[Any]:
+    """A browser that finds no host but the one that is to be `reachable`."""
     path = os.environ.get("BILEVELBENCH_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         missing("there is no chromium; install Debian's: apt-get install chromium")
@@ -32,7 +33,7 @@ def chromium() -> Iterator[Any]:
         "playwright.sync_api", reason="playwright is not installed; pip install -e '.[test]'"
     )
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
-    arguments.append("--host-resolver-rules=MAP * ~NOTFOUND")
+    arguments.append("--host-resolver-rules=MAP * ~NOTFOUND" + (f", EXCLUDE {reachable}" if reachable else ""))
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=arguments)
         yield browser

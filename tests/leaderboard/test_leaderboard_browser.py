@@ -6,14 +6,13 @@ Screenshots go to build/screenshots.
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from threading import Thread
 
 import numpy as np
 import pandas as pd
 import pytest
+from browsing import chromium
 from helpers import DIVERGES, HEALTHY, cli, guide_command, uncertified
 from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results
 
@@ -29,10 +28,6 @@ from bilevelbench.results.tables import load_results
 from bilevelbench.untrusted import slug
 
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
-ARGUMENTS = (
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-)  # fmt: skip
 
 pytestmark = [
     pytest.mark.whole,
@@ -40,25 +35,10 @@ pytestmark = [
 ]
 
 
-def no_browser(reason):
-    if os.environ.get("BILEVELBENCH_REQUIRE_BROWSER") == "1":
-        pytest.fail(f"the browser tests have to run (BILEVELBENCH_REQUIRE_BROWSER=1), but {reason}")
-    pytest.skip(f"browser tests skipped: {reason}")
-
-
 @pytest.fixture(scope="module")
 def browser():
-    path = os.environ.get("BILEVELBENCH_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        no_browser("there is no chromium; install Debian's: apt-get install chromium")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        no_browser("playwright is not installed; pip install -e '.[test]'")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
-        yield chromium
-        chromium.close()
+    with chromium("127.0.0.1") as one:  # one of the sites is served
+        yield one
 
 
 @pytest.fixture(scope="module")
