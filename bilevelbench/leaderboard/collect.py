@@ -47,7 +47,8 @@ class Material:
 
     `verdicts` and `places` are those of trials, by id: whether one was verified, and the folder that it is in. `foreign` are
     the methods that facts and rates are not about, although they may have a name that is described there. `searches` are those
-    of tuned boards, each with the trials that its parameters were run in.
+    of tuned boards, each with the trials that its parameters were run in. `marked`: boards tell verified trials from others, since
+    some were verified or sent in.
     """
 
     results: dict[str, Results]
@@ -59,6 +60,7 @@ class Material:
     places: dict[str, str] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
     searches: list[tuple[frozenset[str], Tuning]] = field(default_factory=list)
+    marked: bool = False
 
 
 def load(folders: Sequence[Path], tuned: Sequence[Path] = ()) -> Material:
@@ -91,6 +93,7 @@ class _Collection:
         self.names = Names()
         self.accepted: list[Witness] = []
         self.searches: list[tuple[frozenset[str], Tuning]] = []
+        self.sent_in = False
 
     def add_official(self, mode: str, path: Path) -> None:
         if (path / "facts.json").is_file():
@@ -110,6 +113,7 @@ class _Collection:
                 self.searches.append((frozenset(stored.runs["trial_id"]), tuning))
 
     def add_sent(self, mode: str, path: Path) -> None:
+        self.sent_in = True
         stored = load_results(path)
         own = witnesses(path, _checked(path, stored))
         refuse_disagreement(own)
@@ -144,7 +148,7 @@ class _Collection:
         results = {mode: combine(parts) for mode, parts in self.found.items()}
         return Material(
             results, in_order(self.rates), self.facts, self.notes, self.experiments, self.verdicts, self.places,
-            frozenset(self.names.foreign), self.searches,
+            frozenset(self.names.foreign), self.searches, self.sent_in or bool(self.verdicts),
         )  # fmt: skip
 
 

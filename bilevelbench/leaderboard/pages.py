@@ -99,6 +99,7 @@ def _shared(site: Site) -> dict[str, Any]:
         "kinds": site.kinds,
         "families": [f for f in FAMILIES if any(k["family"] == f for k in site.kinds.values())],
         "ratio": site.ratio,
+        "marked": site.material.marked,
         "accuracies": [f"{eps:g}" for eps in ACCURACIES],
         "targets": superscripts(f"{len(TARGETS)} accuracies from {power(TARGETS[0])} to {power(TARGETS[-1])}"),
         **_outside(site),

@@ -146,6 +146,12 @@ def test_two_strangers_with_one_name_stand_apart():
     assert shown == ["mine", "mine (bob)", "mine"]
 
 
+def test_a_board_of_official_trials_alone_that_nobody_ran_again_has_no_column_of_marks(official, tmp_path):
+    assert ">verified</th>" not in build(official, tmp_path / "site").read_text()
+    put(tmp_path / "mallory", [9], plugin="acme", plugin_version="1.0")
+    assert ">verified</th>" in build([*official, tmp_path / "mallory"], tmp_path / "other").read_text()
+
+
 def test_every_row_has_its_mark_and_its_command(official, tmp_path):
     folder = official[0]
     ids = [asked(seed)["id"] for seed in range(3)]

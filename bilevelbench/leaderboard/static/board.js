@@ -78,6 +78,10 @@
     return !Number.isFinite(v) ? "not reached" : (v < 100 ? v.toFixed(1) : B.number(v)) + "×";
   }
 
+  function priceText(w) {
+    return "1 HVP = " + w + (w === 1 ? " gradient" : " gradients");
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     const sections = Array.from(document.querySelectorAll(".board"));
     if (!sections.length) return;
@@ -122,7 +126,7 @@
       buttons("oracles").forEach((b) => b.setAttribute("aria-pressed", String(view.oracles.includes(b.dataset.oracle))));
       slider.value = view.w;
       shown.textContent = String(view.w);
-      slider.setAttribute("aria-valuetext", "1 HVP = " + view.w + " gradients");
+      slider.setAttribute("aria-valuetext", priceText(view.w));
       rerank(current, slide);
     }
 
@@ -151,7 +155,7 @@
       if (slide) glide(body, before);
       const first = found.members[found.rank.indexOf(Math.min.apply(null, found.rank))];
       const among = chosen === all ? "" : ", 1st of " + found.members.length + " " + (view.oracles[0] === "gradient" ? "gradient-only" : "with products");
-      said.textContent = shown.length ? (view.mode === "timed" ? "By the clock" : "1 HVP = " + view.w + " gradients") + ": first is " + titleOf(board.methods[first]) + among : "";
+      said.textContent = shown.length ? (view.mode === "timed" ? "By the clock" : priceText(view.w)) + ": first is " + titleOf(board.methods[first]) + among : "";
       const rest = () => { writeHeat(body, board, found); drawProfile(section, board, shown); };
       if (slide) pending = setTimeout(rest, RESTED); else rest();
     }
