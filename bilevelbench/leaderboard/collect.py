@@ -47,8 +47,8 @@ class Material:
 
     `verdicts` and `places` are those of trials, by id: whether one was verified, and the folder that it is in. `foreign` are
     the methods that facts and rates are not about, although they may have a name that is described there. `searches` are those
-    of tuned boards, each with the trials that its parameters were run in. `marked`: boards tell verified trials from others, since
-    some were verified or sent in.
+    of tuned boards, each with the trials that its parameters were run in. `marked`: boards tell verified trials from others,
+    since some were verified or sent in.
     """
 
     results: dict[str, Results]
