@@ -81,10 +81,11 @@ def command(arguments: list[str]) -> tuple[int, str]:
     return code, printed.getvalue()
 
 
-#: Pages that start clusters, search for long or make many documents; what they show is tested by itself.
+#: Pages that start clusters, search for long, train or make many documents; what they show is tested by itself.
 SLOW = (
     "docs/clusters.md", "docs/first-run.md", "docs/how-to-submit.md", "docs/how-to-tune-fairly.md", "docs/internet-scale.md",
-    "docs/reference/running.md", "docs/solve.md", "docs/tutorials/a-paper-from-nothing.md",
+    "docs/reference/running.md", "docs/solve.md", "docs/tutorials/a-paper-from-nothing.md", "docs/tutorials/finite-sum.md",
+    "docs/tutorials/mini-batches.md", "docs/tutorials/stop-by-tolerance.md", "docs/your-problem.md",
 )  # fmt: skip
 
 

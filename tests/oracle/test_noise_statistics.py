@@ -564,8 +564,8 @@ def in_packs(wander):
     return results
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("jobs", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow  # always: that they do not depend on their pack, and for exact answers test_local.py
+@pytest.mark.parametrize("jobs", [1, 2, 4])
 def test_numbers_of_a_stochastic_run_do_not_depend_on_the_number_of_workers(wander, in_packs, tmp_path, jobs):
     assert_same(in_order(bilevelbench.run(wander + GRID, PROBLEMS, **RUN, out=tmp_path, jobs=jobs)), in_packs)
 

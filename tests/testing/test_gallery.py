@@ -177,6 +177,7 @@ def test_a_class_without_a_step_is_a_failed_check():
         ("exits", {}, "ended with exit code 3"),
     ],
 )
+@pytest.mark.quick_cases(1)
 def test_what_no_process_survives(name, options, words):
     """In a worker with limits: the check ends, names the culprit, and says what was not tried."""
     found = {outcome.check: outcome for outcome in check_plugin(str(GALLERY / f"{name}.py"), **options)}
