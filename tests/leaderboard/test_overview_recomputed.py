@@ -260,7 +260,7 @@ def test_every_cell_of_the_ranking(both):
         method = label[name]
         mine = want[method]
         rank, cost, reached, *rest = cells
-        heat, failed = rest[: len(scores.problems)], rest[-2]
+        heat, failed = rest[: len(scores.problems)], rest[-1]
         _, mean, *_ = rest[len(scores.problems) :]
         near = {m: v if abs(v - means[method]) > 1e-9 else means[method] for m, v in means.items()}
         assert value(rank[0]) == place(near, method)
