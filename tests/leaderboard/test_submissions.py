@@ -84,7 +84,8 @@ def test_two_packs_of_one_folder_are_held_against_each_other(published, tmp_path
 
 
 def test_a_damaged_pack_is_a_warning(published, tmp_path):
-    copy_folder(OFFICIAL / "figure1", tmp_path / "theirs")
+    for name in ("figure1", "figure2"):  # a pack each
+        copy_folder(OFFICIAL / name, tmp_path / "theirs")
     victim = min((tmp_path / "theirs" / "packs").iterdir())
     (victim / "pack.json").write_text('{"schema_version": 99}')
     said = []

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -336,8 +337,9 @@ def test_published_results_that_differ_by_a_thousandth_are_refused(tmp_path, int
 
 
 def test_packs_of_one_name_and_two_machines_come_together(tmp_path, into):
-    """As published first, packs were named by their trials alone: two machines gave one name."""
-    copy_folder(OFFICIAL / "figure1", tmp_path / "theirs", ULP, cpu="Another 9000")
-    done = merge([OFFICIAL / "figure1", tmp_path / "theirs"], into)
-    assert (done.packs, done.trials, done.confirmed) == (10, 5, 5)
-    assert len(list((into / "packs").iterdir())) == 10
+    """As 0.1 wrote them, packs were named by their trials alone: two machines gave one name."""
+    written = Path(__file__).parent / "written_by_0_1"
+    copy_folder(written, tmp_path / "theirs", ULP, cpu="Another 9000")
+    done = merge([written, tmp_path / "theirs"], into)
+    assert (done.packs, done.trials, done.confirmed) == (2, 8, 8)
+    assert len(list((into / "packs").iterdir())) == 2
