@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -50,8 +51,15 @@ def facts(
     out = out.absolute()
     from bilevelbench.discovery.facts import write_facts
     from bilevelbench.discovery.registry import registry
+    from bilevelbench.execute.environment import environment, plugin_commit
+    from bilevelbench.results.provenance import made_words, origin
 
-    typer.echo(f"facts: {write_facts(registry(), out).resolve()}")
+    here = {
+        "created": datetime.now(UTC).isoformat(),
+        "environment": environment(),
+        "commits": {"bilevelbench": plugin_commit(__file__)},
+    }
+    typer.echo(f"facts: {write_facts(registry(), out, made_words([origin(here)])).resolve()}")
 
 
 @leaderboard.command(epilog="Example: `bilevelbench leaderboard serve site --port 8000`")

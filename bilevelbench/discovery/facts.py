@@ -20,8 +20,11 @@ from bilevelbench.model.torch_state import default_dtype
 _ROUNDS = 30
 
 
-def write_facts(registry: Registry, folder: Path) -> Path:
-    """`facts.json`: equations, parameters and claims of the methods, constants of the embedded problems, price of an HVP."""
+def write_facts(registry: Registry, folder: Path, made: str) -> Path:
+    """`facts.json`: equations, parameters and claims of the methods, constants of the embedded problems, price of an HVP.
+
+    `made` says when and where: the price is a time.
+    """
     methods = {name: _method(registry, name) for name in sorted(registry.algorithms)}
     problems, ratios = {}, {}
     for name, entry in sorted(registry.problems.items()):
@@ -35,7 +38,7 @@ def write_facts(registry: Registry, folder: Path) -> Path:
                 {"name": key, "value": constant.most, "kind": constant.kind}
                 for key, constant in instance.constants.given.items()
             ]
-    text = json.dumps({"methods": methods, "problems": problems, "hvp_ratio": ratios}, indent=1)
+    text = json.dumps({"made": made, "methods": methods, "problems": problems, "hvp_ratio": ratios}, indent=1)
     path = folder / "facts.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -71,10 +71,11 @@ class _Facts(_Part):
     methods: dict[str, _Method] = {}
     problems: dict[str, _Problem] = {}
     hvp_ratio: dict[str, Number] = {}
+    made: str = ""
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """`{"methods": {name: ...}, "problems": {name: ...}, "hvp_ratio": {problem: ...}}`; every part may be missing."""
+    """`{"methods": {name: ...}, "problems": {name: ...}, "hvp_ratio": {problem: ...}, "made": ...}`; each may be missing."""
     try:
         return _Facts.model_validate(read_json(path, path.parent)).model_dump()
     except Refused as refused:
@@ -84,7 +85,9 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 
 def merged_facts(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    return {part: {**a.get(part, {}), **b[part]} for part in _Facts.model_fields}
+    """What both say of one name is as `b` has it; prices of two files have been measured twice, and both say when and where."""
+    parts = {part: {**a.get(part, {}), **b[part]} for part in _Facts.model_fields if part != "made"}
+    return {**parts, "made": "; ".join(dict.fromkeys(said for said in (a.get("made", ""), b["made"]) if said))}
 
 
 def method_facts(facts: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from bilevelbench.leaderboard.heat_map import heat_map, running_time_tables, sho
 from bilevelbench.leaderboard.links import NO_LINKS, PAPER, Links, citation
 from bilevelbench.leaderboard.method_page import MethodPages
 from bilevelbench.leaderboard.problem_page import problem_page
-from bilevelbench.leaderboard.settings import SETTINGS, budget_words, budgets, standing_words
+from bilevelbench.leaderboard.settings import SETTINGS, budget_words, standing_words
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.model.family import FAMILIES
 from bilevelbench.report.analysis.answer import answer
@@ -54,7 +54,7 @@ def _pages(site: Site) -> dict[str, str]:
         "index.html": render("index.html", boards=[_board(site, b) for b in site.boards], modes=MODES, rates=rates,
                              settings_names={key: s.name for key, s in SETTINGS.items()}, titles=site.titles,
                              problem_settings={t: site.kind_of(t) for t in site.titles},
-                             measured=site.material.facts.get("hvp_ratio", {})),
+                             priced=_priced(site)),
         "tables.html": render("tables.html", rates=rates, measured_kappa=any(
             row["over"] == "kappa" for table in site.material.rates for row in table.rows)),
         "experiments.html": render("experiments.html", caption=CAPTION, experiments=_experiments(site)),
@@ -62,7 +62,7 @@ def _pages(site: Site) -> dict[str, str]:
                            hours=duration(_seconds(site))),
         "counting.html": render("counting.html", statuses=list(Status), failed=[status for status in Status if status.failed],
                                 weights=[f"{w:g}" for w in boards.WEIGHTS]),
-        "data.html": render("data.html", environments=site.environments, downloads=download_list(site),
+        "data.html": render("data.html", environments=site.environments, downloads=download_list(site), priced=_priced(site),
                             confirmed=sum(int((r.confirmations() > 1).sum()) for r in site.results.values())),
     }  # fmt: skip
     for title in site.titles:
@@ -116,6 +116,12 @@ def _outside(site: Site) -> dict[str, Any]:
         "claim_files": files,
         "preview": f"{links.address.rstrip('/')}/{preview}" if links.address and preview else preview,
     }
+
+
+def _priced(site: Site) -> dict[str, Any]:
+    """On how many problems the price of a product was measured, and when and where."""
+    facts = site.material.facts
+    return {"problems": len(facts.get("hvp_ratio", {})), "made": printable(facts.get("made", ""))}
 
 
 def _seconds(site: Site) -> float:
@@ -215,7 +221,7 @@ def _board_text(site: Site, one: Board) -> str:
         " Ranked by seconds of the method's own steps, on the machine above: trials ran one at a time, and evaluations are "
         "not in it."
     )
-    said = f"{SETTINGS[one.setting].what} {budget_words(budgets(site.results[one.mode], one.runs['trial_id']))}"
+    said = f"{SETTINGS[one.setting].what} {budget_words(site.budgets[one.mode, one.setting])}"
     return printable(said + (clock if one.mode == TIMED else ""))
 
 

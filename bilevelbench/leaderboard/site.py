@@ -63,7 +63,8 @@ class Site:
         # what a page of a problem needs, cut in one go: each would go through all trials otherwise
         self.title_of = dict(zip(self.runs["trial_id"], self.runs["title"], strict=True))
         self.on_problem = {key: part.grouped(self.title_of) for key, part in self.parts.items()}
-        self.budgets = {key: budgets(part, part.runs["trial_id"]) for key, part in self.parts.items()}
+        # of the results as they came: a board by the clock has lost what tells samples from calls
+        self.budgets = {key: budgets(results[key[0]], part.runs["trial_id"]) for key, part in self.parts.items()}
         self.tables = {key: summary(part) for key, part in self.parts.items()}
         behind = self.runs.groupby(["mode", "setting", "title", "method"])["trial_id"]
         self._trials: dict[Any, list[str]] = {key: list(ids) for key, ids in behind}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -26,7 +26,11 @@ def origin(record: Mapping[str, Any]) -> dict[str, str]:
 def when_and_where(records: Iterable[Mapping[str, Any]], trial_ids: Iterable[str]) -> str:
     """`2026-11-17 to 2026-11-18, commit 88d5a16abc, on AMD EPYC, 2 cores` of those packs that hold one of these trials."""
     wanted = set(trial_ids)
-    origins = [origin(record) for record in records if not wanted.isdisjoint(record.get("trial_ids", []))]
+    return made_words([origin(record) for record in records if not wanted.isdisjoint(record.get("trial_ids", []))])
+
+
+def made_words(origins: Sequence[Mapping[str, str]]) -> str:
+    """`2026-11-17, commit 88d5a16abc, on AMD EPYC, 2 cores`, as far as it is recorded."""
     made_by, made_on = commits(origins), machines(origins)
     said = [days(origins), f"commit{'' if len(made_by) == 1 else 's'} {', '.join(made_by)}" if made_by else ""]
     return ", ".join(part for part in (*said, f"on {'; '.join(made_on)}" if made_on else "") if part)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from dataclasses import replace
 
 import pytest
 from leaderboard_data import FACTS, RATE, UNMEASURED, make_results
+from typer.testing import CliRunner
 
+from bilevelbench.cli.app import app
 from bilevelbench.errors import InvalidInput
+from bilevelbench.execute.environment import environment
 from bilevelbench.leaderboard.build import write_site
 from bilevelbench.leaderboard.claims import beside, pictures, rate_plot, rate_tables
 from bilevelbench.leaderboard.collect import Material
+from bilevelbench.leaderboard.facts import merged_facts, read_facts
 from bilevelbench.leaderboard.links import Links, citation
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.rates import read_rates
@@ -46,6 +51,38 @@ def test_a_table_says_when_and_where_it_was_measured(tmp_path, made):
     text = (write_site(material, tmp_path / "out").parent / "tables.html").read_text("utf-8")
     unknown = "When, from which commit and on what machine it was measured is not recorded."
     assert f"<p>{f'Measured {html.escape(made)}.' if made else unknown}</p>" in text
+
+
+@pytest.mark.parametrize("made", ["", "2026-11-18, commit 0123, on M, 2 cores", "<script>alert(1)</script>"])
+def test_the_price_of_a_product_says_when_and_where_it_was_measured(tmp_path, made):
+    (tmp_path / "facts.json").write_text(json.dumps({"hvp_ratio": {"bowl": 2.0}, **({"made": made} if made else {})}))
+    facts = merged_facts({}, read_facts(tmp_path / "facts.json"))
+    material = Material({"default": make_results({"gd": (3, 0, 1.0)}, {"bowl": {}}, seeds=2)}, facts=facts)
+    index = write_site(material, tmp_path / "out")
+    unknown = "When, from which commit and on what machine it was measured is not recorded."
+    said = f"Measured {html.escape(made)}." if made else unknown
+    assert f"the median over 1 problem of the time of a product over that of a gradient. {said}</p>" in (
+        index.parent / "data.html"
+    ).read_text("utf-8")
+    mark = f'over that of a gradient{f", measured {html.escape(made)}" if made else ""}">measured: 2.0<'
+    assert mark in index.read_text("utf-8")
+
+
+def test_facts_are_written_with_date_commit_and_processor(tmp_path):
+    done = CliRunner().invoke(app, ["leaderboard", "facts", "-o", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    found, here = read_facts(tmp_path / "facts.json"), environment()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d(, commit [0-9a-f]{10}(\+dirty)?)?, on .+, \d+ cores?", found["made"])
+    assert f"on {here['cpu']}, {here['cores']} core" in found["made"]
+    assert set(found["hvp_ratio"]) <= set(found["problems"])
+    assert all(ratio > 0 for ratio in found["hvp_ratio"].values())
+
+
+def test_facts_of_two_files_say_when_both_were_made():
+    one, two = ({"methods": {}, "problems": {}, "hvp_ratio": {name: 1.0}, "made": f"on {name}"} for name in "ab")
+    both = merged_facts(merged_facts({}, one), two)
+    assert (both["made"], both["hvp_ratio"]) == ("on a; on b", {"a": 1.0, "b": 1.0})
+    assert merged_facts(both, {**two, "made": ""})["made"] == "on a; on b"
 
 
 def test_a_foreign_method_gets_no_link_from_a_name_that_it_shares(tmp_path):

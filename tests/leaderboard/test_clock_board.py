@@ -13,6 +13,7 @@ from bilevelbench.leaderboard.clock import by_clock, timed_trials
 from bilevelbench.leaderboard.collect import Material, load
 from bilevelbench.leaderboard.heat_map import short_names
 from bilevelbench.leaderboard.pages import _board_text
+from bilevelbench.leaderboard.problem_page import problem_page
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.ranking import costs
 from bilevelbench.results.store import Store
@@ -63,6 +64,8 @@ def test_the_budget_is_in_what_was_paid_for(noisy, unit):
     curve = found.curve.assign(second_order_samples=0.0) if noisy else found.curve
     site = Site(Material({"timed": replace(found, curve=curve, records=[{**record, "trials": limited}])}), "make")
     assert f"after 64,000 {unit} at the latest" in _board_text(site, site.boards[0])
+    (table,) = problem_page(site, "bowl")["tables"]
+    assert table["budget"] == f"A trial ends after 64,000 {unit} at the latest."
 
 
 def test_the_order_is_that_of_seconds():
