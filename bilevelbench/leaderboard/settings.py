@@ -89,8 +89,7 @@ def settings_of_trials(results: Results, facts: Mapping[str, Any]) -> pd.Series[
     """
     runs = titled(results.runs)
     certified = {str(trial["id"]) for trial in _trials(results) if trial.get("schedule", {}).get("second_order")}
-    sampled = _sampled(results)
-    noisy = set(runs.loc[runs["trial_id"].isin(sampled), "title"])
+    noisy = set(runs.loc[runs["trial_id"].isin(sampled(results)), "title"])
     found: dict[str, str] = {}
     for row in runs.drop_duplicates("title").to_dict("records"):
         found[row["title"]] = _by_noise(_levels(row, facts), row["title"] in noisy)
@@ -118,9 +117,9 @@ def of_setting(results: Results, trials: Iterable[str], setting: str) -> Results
 
 def budgets(results: Results, trials: Iterable[str]) -> dict[str, set[str]]:
     """By problem, what these trials end after at the latest."""
-    ids, sampled = set(trials), _sampled(results)
+    ids = set(trials)
     titles = dict(zip(results.runs["trial_id"], titled(results.runs)["title"], strict=True))
-    noisy = {titles[trial] for trial in sampled if trial in titles}
+    noisy = {titles[trial] for trial in sampled(results) if trial in titles}
     found: dict[str, set[str]] = {}
     for trial in _trials(results):
         if trial["id"] in ids and trial["id"] in titles:
@@ -178,7 +177,8 @@ def _levels(row: Mapping[Any, Any], facts: Mapping[str, Any]) -> dict[str, float
     return levels or None
 
 
-def _sampled(results: Results) -> set[str]:
+def sampled(results: Results) -> set[str]:
+    """Trials on problems with noise, whose costs are samples."""
     if "second_order_samples" not in results.curve:
         return set()
     return set(results.curve.loc[results.curve["second_order_samples"].notna(), "trial_id"])

@@ -30,13 +30,15 @@ BOARDS = [
     "second_order",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("deterministic", "partial", "full", "finite_sum")),
     *(pytest.param(path.name, marks=pytest.mark.slow) for path in sorted(OFFICIAL.glob("*_tuned"))),
+    *(pytest.param(path.name, marks=pytest.mark.slow) for path in sorted(OFFICIAL.glob("*_timed"))),
 ]
 
 
 class Plain:
-    """The scores of one folder, with a product at one gradient."""
+    """The scores of one folder, with a product at one gradient, or in seconds."""
 
-    def __init__(self, folder, second):
+    def __init__(self, folder, second, timed):
+        self.timed = timed
         packs = sorted((folder / "packs").iterdir())
         runs = pd.concat([pd.read_parquet(pack / "runs.parquet") for pack in packs]).to_dict("records")
         curve = pd.concat([pd.read_parquet(pack / "curve.parquet") for pack in packs])
@@ -67,33 +69,32 @@ class Plain:
         self.everyone = {cell for cell, costs in self.median.items() if set(costs.values()) == {0}}
         self.cells = [cell for cell in self.median if cell not in self.nobody | self.everyone]
 
-    @staticmethod
-    def trial(run, rows):
+    def trial(self, run, rows):
         params = json.loads(run["problem_params"])
         data = params.pop("data_seed", None)
         given = ",".join(f"{k}={json.dumps(v)}" for k, v in params.items())
         return {
             "problem": run["problem"] + (f"[{given}]" if given else ""), "data": data, "seed": run["seed"],
             "method": run["label"] or run["algorithm"], "failed": run["status"] in FAILED, "rows": rows,
-            "spent": run["cost"], "products": run["second_order"] > 0,
+            "spent": run["seconds" if self.timed else "cost"], "products": run["second_order"] > 0,
         }  # fmt: skip
 
-    @staticmethod
-    def spent(row, cost):
-        """First-order and second-order samples."""
+    def spent(self, row, cost):
+        """First-order and second-order samples, or seconds and nothing."""
+        if self.timed:
+            return row["seconds"], 0.0
         known = row.get("second_order_samples", math.nan)
         calls = row["first_order"] + row["second_order"]
         second = known if not math.isnan(known) else cost * row["second_order"] / calls if calls else 0.0
         return cost - second, second
 
-    @staticmethod
-    def met(trial, target):
+    def met(self, trial, target):
         top = trial["rows"][0]["phi"]
         top += 1e-6 * max(1.0, abs(top))
         if not trial["failed"]:
             for row in trial["rows"]:
                 if row["phi"] <= top and row["grad_phi"] + row["grad_phi_error"] <= target:
-                    return Plain.spent(row, row["cost"])
+                    return self.spent(row, row["cost"])
         return INF, 0.0
 
     def merge(self):
@@ -199,13 +200,14 @@ def both(request, tmp_path_factory):
     """The page of one published board as text and data, and its scores worked out here."""
     folder = tmp_path_factory.mktemp("site") / "out"
     build([OFFICIAL / request.param, OFFICIAL / "facts"], folder)
-    mode, setting = ("tuned" if request.param.endswith("_tuned") else "default"), request.param.removesuffix("_tuned")
+    setting, mode = re.fullmatch(r"(.+?)(?:_(tuned|timed))?", request.param).groups()
+    mode = mode or "default"
     key = f"{mode}-{setting.replace('_', '-')}"
     text = (folder / "data" / "board.js").read_text("utf-8")
     data = json.loads(re.search(r"\n\S+ = (.*);\n$", text, re.S)[1])["boards"][key]
     page = (folder / "index.html").read_text("utf-8")
     times = (folder / "running-times" / f"{key}.html").read_text("utf-8")
-    return key, page, data, times, Plain(OFFICIAL / request.param, setting == "second_order")
+    return key, page, data, times, Plain(OFFICIAL / request.param, setting == "second_order", mode == "timed")
 
 
 def plain(html):
@@ -381,7 +383,9 @@ def test_the_answer_is_true(both):
     means = {m: scores.row(m)["mean_rank"] for m in scores.methods}
     best = min(means, key=means.get)
     assert sum(abs(v - means[best]) < 1e-9 for v in means.values()) == 1
-    assert said.startswith(f"Fewest calls: {in_papers(scores.names[best])}, {scores.row(best)['reached']:.0%} reached")
+    paid = "calls" if key.endswith(("-deterministic", "-second-order")) else "samples"
+    least = "Least time" if scores.timed else f"Fewest {paid}"
+    assert said.startswith(f"{least}: {in_papers(scores.names[best])}, {scores.row(best)['reached']:.0%} reached")
     products = {m: any(t["products"] for t in scores.trials if t["method"] == m) for m in scores.methods}
     gradient = [m for m in means if not products[m]]
     if gradient and len(gradient) < len(means) and products[best]:
@@ -390,7 +394,7 @@ def test_the_answer_is_true(both):
         times = (
             "which misses half of the accuracies or more"
             if relative == INF
-            else f"{shown(relative)} times the least cost"
+            else f"{shown(relative)} times the least {'time' if scores.timed else 'cost'}"
         )
         assert f"Best without second derivatives: {in_papers(scores.names[first])}, rank" in said
         assert f", {times}." in said

@@ -25,6 +25,20 @@ def test_the_whole_answer():
     )
 
 
+@pytest.mark.parametrize(
+    ("paid", "first", "times"),
+    [
+        ("calls", "Fewest calls", "6.0 times the least cost"),
+        ("samples", "Fewest samples", "6.0 times the least cost"),
+        ("time", "Least time", "6.0 times the least time"),
+    ],
+)
+def test_a_cost_is_called_what_it_counts(paid, first, times):
+    assert answer(rows(A, B, C), {}, paid) == (
+        f"{first}: a, 85% reached. Best without second derivatives: c, rank 3, {times}."
+    )
+
+
 def test_what_cannot_be_told_apart_is_said():
     alike = ("b", 2.0, "a b", 3.0, 0.6, True)  # tied with both, which are not tied with each other
     assert answer(rows(A, alike, C), {}).startswith("Fewest calls: a, 85% reached; b cannot be told apart from it.")

@@ -13,12 +13,12 @@ from bilevelbench.report.text import number
 _FIRST, _NAMED = 10, 3
 
 
-def answer(rows: pd.DataFrame, orders: Mapping[float, Sequence[str]], least: str = "Fewest calls") -> str:
+def answer(rows: pd.DataFrame, orders: Mapping[float, Sequence[str]], paid: str = "calls") -> str:
     """Who needs the least, who is not behind for sure, who is best without second derivatives, and at which prices.
 
     `rows` has a method each, best first: `method`, `rank`, `bands` (who shares one with another cannot be told apart from it),
-    `relative`, `reached`, `any_hvp`. `orders` has the methods, best first, by the price of a product in gradients. `least` is
-    what the best has.
+    `relative`, `reached`, `any_hvp`. `orders` has the methods, best first, by the price of a product in gradients. `paid` is
+    what a cost counts: calls, samples or time.
     """
     if rows.empty or not rows["reached"].max() > 0:
         return "No method reached any of the accuracies." if len(rows) else ""
@@ -28,10 +28,11 @@ def answer(rows: pd.DataFrame, orders: Mapping[float, Sequence[str]], least: str
     if rows["rank"].nunique() == 1:
         why = "" if rows["relative"].min() < math.inf else ": none reached an accuracy in half of its trials"
         return f"All {len(rows)} methods are tied{why}."
-    return " ".join(part for part in (_first(rows, least), _without(rows), _prices(orders)) if part)
+    return " ".join(part for part in (_first(rows, paid), _without(rows, paid), _prices(orders)) if part)
 
 
-def _first(rows: pd.DataFrame, least: str) -> str:
+def _first(rows: pd.DataFrame, paid: str) -> str:
+    least = "Least time" if paid == "time" else f"Fewest {paid}"
     best = rows[rows["rank"] == rows["rank"].min()]
     if len(best) > 1:
         return f"{least}: {_names(best['method'])}, tied."
@@ -46,7 +47,7 @@ def share_a_band(rows: pd.DataFrame, bands: str) -> pd.Series[bool]:
     return rows["bands"].map(lambda others: not set(bands.split()).isdisjoint(others.split()))
 
 
-def _without(rows: pd.DataFrame) -> str:
+def _without(rows: pd.DataFrame, paid: str) -> str:
     """Nothing where no method multiplies with second derivatives, or all do."""
     gradients = rows[~rows["any_hvp"].astype(bool)]
     if gradients.empty or len(gradients) == len(rows):
@@ -55,7 +56,7 @@ def _without(rows: pd.DataFrame) -> str:
     if best["rank"] == rows["rank"].min():
         return "It needs no second derivatives." if (rows["rank"] == best["rank"]).sum() == 1 else ""
     times = (
-        f"{number(best['relative'])} times the least cost"
+        f"{number(best['relative'])} times the least {'time' if paid == 'time' else 'cost'}"
         if math.isfinite(best["relative"])
         else "which misses half of the accuracies or more"
     )

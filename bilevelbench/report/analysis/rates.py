@@ -137,11 +137,18 @@ def _with_range(row: RateRecord) -> RateRecord:
     return {**row, "needed": found}
 
 
-def in_order(tables: Iterable[RateTable]) -> list[RateTable]:
-    """Table 1 first, exponents of eps before those of kappa; what is in no table of the paper comes last."""
+#: What is swept in the paper's tables, and then in the order of interest.
+_SWEEPS = {"eps": 0, "kappa": 1}
 
-    def place(table: RateTable) -> tuple[list[tuple[float, bool]], str]:
-        first = [(math.inf if r["table"] is None else r["table"], r["over"] != "eps") for r in table.rows[:1]]
+
+def in_order(tables: Iterable[RateTable]) -> list[RateTable]:
+    """The paper's tables as they are there, then exponents of kappa, then others; of each, what is in no table comes last."""
+
+    def place(table: RateTable) -> tuple[list[tuple[int, float]], str]:
+        first = [
+            (_SWEEPS.get(r["over"], len(_SWEEPS)), math.inf if r["table"] is None else r["table"])
+            for r in table.rows[:1]
+        ]
         return first, table.title
 
     return sorted(tables, key=place)
