@@ -66,14 +66,22 @@ def downloads(site: Site) -> dict[str, str]:
 
 
 def download_list(site: Site) -> list[tuple[str, str]]:
-    out = [("csv/runs.csv", f"every trial: {len(site.runs)} rows")]
-    for one in site.boards:
-        name = f"{MODES[one.mode]}, {SETTINGS[one.setting].name}"
-        out.append((f"csv/board-{one.key}.csv", f"the board, {name}"))
-        out.append((f"csv/costs-{one.key}.csv", f"cost of each trial to each accuracy, {name}"))
-        out.append((f"csv/running-time-{one.key}.csv", f"expected running time to each accuracy, {name}"))
-    out += [(f"csv/curve-{slug(title)}.csv", f"curves on {title}") for title in site.titles]
-    return [*out, *([("csv/rates.csv", "measured exponents")] if site.material.rates else [])]
+    """What is not of one board: (file, what it holds)."""
+    out = [("csv/runs.csv", f"every trial: {len(site.runs):,} rows")]
+    out += [("csv/rates.csv", "measured exponents")] if site.material.rates else []
+    return [*out, *((f"csv/curve-{slug(title)}.csv", f"curves on {title}") for title in site.titles)]
+
+
+def board_downloads(site: Site) -> list[tuple[str, list[tuple[str, str]]]]:
+    """(board, its files and what each holds)."""
+    holds = {"board": "ranks", "costs": "cost of each trial", "running-time": "expected running times"}
+    return [
+        (
+            f"{SETTINGS[one.setting].name}, {MODES[one.mode]}",
+            [(f"csv/{name}-{one.key}.csv", what) for name, what in holds.items()],
+        )
+        for one in site.boards
+    ]
 
 
 def figures(site: Site) -> dict[str, str]:

@@ -13,7 +13,7 @@ from bilevelbench.leaderboard.boards import Board
 from bilevelbench.leaderboard.claims import KINDS, PICTURE, pictures, rate_tables
 from bilevelbench.leaderboard.clock import TIMED
 from bilevelbench.leaderboard.collect import MODES, Material
-from bilevelbench.leaderboard.data_files import download_list, downloads, figures, picture, scripts
+from bilevelbench.leaderboard.data_files import board_downloads, download_list, downloads, figures, picture, scripts
 from bilevelbench.leaderboard.fragments import breakable, duration, exact_text, number_text, polyline, times
 from bilevelbench.leaderboard.heat_map import heat_map, running_time_tables, short_names, win_matrix
 from bilevelbench.leaderboard.links import NO_LINKS, PAPER, Links, citation
@@ -63,6 +63,7 @@ def _pages(site: Site) -> dict[str, str]:
         "counting.html": render("counting.html", statuses=list(Status), failed=[status for status in Status if status.failed],
                                 weights=[f"{w:g}" for w in boards.WEIGHTS]),
         "data.html": render("data.html", environments=site.environments, downloads=download_list(site), priced=_priced(site),
+                            board_files=board_downloads(site),
                             confirmed=sum(int((r.confirmations() > 1).sum()) for r in site.results.values())),
     }  # fmt: skip
     for title in site.titles:

@@ -83,12 +83,14 @@ def _caption(people: pd.DataFrame, second: bool, start: str, timed: bool) -> str
 def problem_answer(rows: pd.DataFrame, kinds: Mapping[str, Mapping[str, str]], unit: str, second: bool = False) -> str:
     """Who gets furthest for the least, as sentences that hold for these rows of a summary, one for each method."""
     what = "ε" if second else "|∇φ|"
-    for column in reversed([c for c in rows.columns if c.startswith("cost_to_")]):
+    columns = [c for c in rows.columns if c.startswith("cost_to_")]
+    for column in reversed(columns):
         cost = rows.set_index("method")[column]
         there = cost[cost < math.inf].sort_values(kind="stable")
         if len(there):
-            goal = f"relative accuracy {column.removeprefix('cost_to_')}"
-            return " ".join([_cheapest(goal, there, len(rows), kinds, unit), *_without(there, rows, kinds, unit)])
+            return " ".join(
+                [_cheapest(_goal(column), there, len(rows), kinds, unit), *_without(there, rows, kinds, unit)]
+            )
     smallest = rows.loc[rows["best_grad_phi"] < math.inf].sort_values("best_grad_phi", kind="stable")
     if smallest.empty:
         return "No trial has a norm of the hypergradient that counts."
@@ -96,7 +98,11 @@ def problem_answer(rows: pd.DataFrame, kinds: Mapping[str, Mapping[str, str]], u
     least = f"the smallest {what}, {number(best['best_grad_phi'])}, is that of {_titles([best['method']], kinds)}"
     if (rows["uncertified"] == rows["trials"] - rows["failed"]).all() and (rows["uncertified"] > 0).any():
         return f"No accuracy counts as reached, since the problem does not bound the error of the norm; {least}."
-    return f"No method reaches any of the accuracies in half of its trials; {least}."
+    return f"No method reaches {_goal(columns[0]) if columns else 'an accuracy'} in half of its trials; {least}."
+
+
+def _goal(column: str) -> str:
+    return f"relative accuracy {column.removeprefix('cost_to_')}"
 
 
 def _cheapest(goal: str, there: pd.Series[float], count: int, kinds: Mapping[str, Mapping[str, str]], unit: str) -> str:

@@ -214,6 +214,11 @@ def test_downloads_hold_the_numbers(site):
     assert len(pd.read_csv(site / "csv" / "rates.csv")) == 2
 
 
+def test_every_file_to_download_is_offered(site):
+    offered = set(re.findall(r'<a href="(csv/[^"]+)" download', (site / "data.html").read_text(encoding="utf-8")))
+    assert offered == {f"csv/{path.name}" for path in (site / "csv").iterdir()}
+
+
 def test_dates_and_environments_are_shown(site):
     text = "".join(Reader((site / "data.html").read_text(encoding="utf-8")).text)
     for said in ("2026-03-04", "0123456789", f"Imaginary {SCRIPT}", "2.13.0"):

@@ -66,7 +66,7 @@ def test_where_nothing_is_reached_the_smallest_norm_is_told():
     table = rows(a=(math.inf, math.inf, 0.7), b=(math.inf, math.inf, 0.3))
     said = problem_answer(table, KINDS, "calls")
     assert (
-        said == "No method reaches any of the accuracies in half of its trials; the smallest |∇φ|, 0.30, is that of B."
+        said == "No method reaches relative accuracy 0.1 in half of its trials; the smallest |∇φ|, 0.30, is that of B."
     )
     blind = problem_answer(table.assign(uncertified=2), KINDS, "calls")
     assert blind.startswith("No accuracy counts as reached, since the problem does not bound the error of the norm; ")
