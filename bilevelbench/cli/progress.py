@@ -24,6 +24,7 @@ from bilevelbench.report.analysis.summary import (
     MAPPED,
     RANKING,
     TARGETS,
+    measure_column,
     readable,
     readable_board,
     start_words,
@@ -161,7 +162,7 @@ def print_table(console: Console, results: Results) -> None:
     exact = summary(results)
     people = readable(exact)
     for problem, rows in people.groupby("problem", sort=False):
-        if (rows["|grad phi|"] == "–").all():  # the problem's metrics are then all that there is to see
+        if (rows[measure_column(rows)] == "–").all():  # the problem's metrics are then all that there is to see
             rows = with_metrics(results, exact[exact["problem"] == problem], rows)
         columns = [c for c in rows.columns if c != "problem" and (c != "trials" or console.width >= 100)]
         rest = sum(2 + max(_width(_header(c)), *map(_width, rows[c].astype(str))) for c in columns[1:-1])

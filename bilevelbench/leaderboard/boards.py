@@ -162,7 +162,7 @@ def profile_table(one: Board, taus: Sequence[float] = (1, 2, 5, 10, 100)) -> lis
 
 
 def sparklines(results: Results, titles: Sequence[str]) -> dict[str, list[float]]:
-    """For each method the median over trials of log10(best |grad phi| so far / first), on a log scale of cost.
+    """For each method the median over trials of log10(best accuracy so far / first), on a log scale of cost.
 
     0 is the start, -3 a thousandth of it; the scale ends at the largest cost on the problem. A trial that failed stays at
     its start, and so does one whose phi does not fall.
@@ -170,12 +170,12 @@ def sparklines(results: Results, titles: Sequence[str]) -> dict[str, list[float]
     part = _on(results, titles)
     runs = titled(part.runs)
     method_of, title_of = (dict(zip(runs["trial_id"], runs[c], strict=True)) for c in ("method", "title"))
-    curve = part.curve.assign(_counts=reached.counts(part))
-    curve = curve[np.isfinite(curve["grad_phi"]) & (curve["grad_phi"] > 0)]
+    curve = part.curve.assign(_counts=reached.counts(part), _value=reached.measured(part)["value"])
+    curve = curve[np.isfinite(curve["_value"]) & (curve["_value"] > 0)]
     ends = curve.groupby(curve["trial_id"].map(title_of))["cost"].max().to_dict()
     gathered: dict[str, list[np.ndarray]] = {}
     grids = {title: _log_scale(float(end)) for title, end in ends.items()}
-    cost, norm = curve["cost"].to_numpy(dtype=float), curve["grad_phi"].to_numpy(dtype=float)
+    cost, norm = curve["cost"].to_numpy(dtype=float), curve["_value"].to_numpy(dtype=float)
     counts = curve["_counts"].to_numpy(dtype=bool)
     for trial_id, places in curve.groupby("trial_id", sort=False).indices.items():
         method, grid = method_of[trial_id], grids[title_of[trial_id]]

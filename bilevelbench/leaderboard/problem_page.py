@@ -14,7 +14,7 @@ from bilevelbench.leaderboard.facts import problem_facts
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.metrics import with_metrics
-from bilevelbench.report.analysis.summary import exact_rows, readable, span
+from bilevelbench.report.analysis.summary import EPS, NORM, exact_rows, readable, span
 from bilevelbench.report.text import number
 from bilevelbench.untrusted import slug
 
@@ -49,7 +49,7 @@ def _table(site: Site, title: str, mode: str, setting: str, exact: pd.DataFrame)
     ]
     several = f"{SETTINGS[setting].name}, " if len(site.settings[title]) > 1 else ""
     second = setting == "second-order"
-    shown = {"|grad phi|": "ε of both conditions" if second else "smallest |∇φ|"}
+    shown = {NORM: "smallest |∇φ|", EPS: "ε of both conditions"}
     start = span(exact["low_start"].min(), exact["high_start"].max())
     unit = "calls" if setting in ("deterministic", "second-order") else "samples"
     unit = "seconds" if mode == TIMED else unit

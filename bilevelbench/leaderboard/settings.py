@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bilevelbench.leaderboard.collect import params_of
 from bilevelbench.leaderboard.facts import problem_facts
 from bilevelbench.report.analysis.summary import titled
-from bilevelbench.results.reached import best
+from bilevelbench.results.reached import held_to_both
 from bilevelbench.results.schema import Results
 
 
@@ -88,7 +87,7 @@ def settings_of_trials(results: Results, facts: Mapping[str, Any]) -> pd.Series[
     samples and without levels is a finite sum.
     """
     runs = titled(results.runs)
-    certified = {str(trial["id"]) for trial in _trials(results) if trial.get("schedule", {}).get("second_order")}
+    certified = held_to_both(results)
     noisy = set(runs.loc[runs["trial_id"].isin(sampled(results)), "title"])
     found: dict[str, str] = {}
     for row in runs.drop_duplicates("title").to_dict("records"):
@@ -98,21 +97,6 @@ def settings_of_trials(results: Results, facts: Mapping[str, Any]) -> pd.Series[
         for trial, title in zip(runs["trial_id"], runs["title"], strict=True)
     ]
     return pd.Series(out, index=pd.Index(runs["trial_id"]), dtype=object)
-
-
-def of_setting(results: Results, trials: Iterable[str], setting: str) -> Results:
-    """These trials, with what their setting holds accuracies against as `grad_phi`.
-
-    For second order that is the smallest eps for which both conditions are certified: their errors are in it.
-    """
-    mine = results.only(trials)
-    if setting != "second-order":
-        return mine
-    curve = mine.curve
-    eps = curve["second_order_eps"] if "second_order_eps" in curve else pd.Series(np.nan, index=curve.index)
-    mine = replace(mine, curve=curve.assign(grad_phi=eps, grad_phi_error=0.0))
-    smallest = best(mine).to_numpy(dtype=float)
-    return replace(mine, runs=mine.runs.assign(best_grad_phi=np.where(np.isinf(smallest), np.nan, smallest)))
 
 
 def budgets(results: Results, trials: Iterable[str]) -> dict[str, set[str]]:

@@ -17,7 +17,7 @@ from bilevelbench.leaderboard.facts import method_facts
 from bilevelbench.leaderboard.fragments import median_hvp_ratio
 from bilevelbench.leaderboard.links import NO_LINKS, Links
 from bilevelbench.leaderboard.names import paper_facts, paper_name
-from bilevelbench.leaderboard.settings import SETTINGS, budgets, of_setting, settings_of_trials
+from bilevelbench.leaderboard.settings import SETTINGS, budgets, settings_of_trials
 from bilevelbench.model.family import family_of
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.summary import summary, titled
@@ -145,11 +145,11 @@ class Site:
         return out
 
     def _parts(self) -> Iterator[tuple[tuple[str, str], Results]]:
-        """The trials of each mode and setting, held to the accuracy of that setting."""
+        """The trials of each mode and setting."""
         for mode, setting in ((m, s) for m in self.results for s in SETTINGS):
             mine = self.runs[(self.runs["mode"] == mode) & (self.runs["setting"] == setting)]
             if not mine.empty:
-                yield (mode, setting), of_setting(self.results[mode], mine["trial_id"], setting)
+                yield (mode, setting), self.results[mode].only(mine["trial_id"])
 
     def _titles(self, mode: str, setting: str) -> list[str]:
         mine = self.runs[(self.runs["mode"] == mode) & (self.runs["setting"] == setting)]

@@ -4,11 +4,13 @@
 - A point counts where phi is not above the trial's first, up to rounding: a small gradient uphill is not progress.
 - An accuracy is a share of |grad phi| at the start, the same for every trial on one problem and data seed. It is met where
   |grad phi| plus the bound of its error is at most that share. Without a bound (NaN) it never is.
+- A trial that was held to second order (`schedule.second_order`) has the smallest eps for which both conditions hold, errors
+  included, in the place of |grad phi|: a method that stays at a saddle has not arrived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,32 +56,59 @@ def counts(results: Results) -> pd.Series[bool]:
     return downhill & ~curve["trial_id"].isin(lost)
 
 
+def held_to_both(results: Results) -> set[str]:
+    """Trials in which both conditions of second-order stationarity count."""
+    trials = ((trial, trial.get("schedule")) for record in results.records for trial in record.get("trials", []))
+    return {
+        str(trial["id"])
+        for trial, schedule in trials
+        if "id" in trial and isinstance(schedule, Mapping) and schedule.get("second_order")
+    }
+
+
+def measured(results: Results) -> pd.DataFrame:
+    """What accuracies are held against, by row of the curve: `value`, and `error`, a bound of its error."""
+    curve, both = results.curve, held_to_both(results)
+    found = pd.DataFrame({"value": curve["grad_phi"].astype(float), "error": curve["grad_phi_error"].astype(float)})
+    if both:
+        eps = curve["second_order_eps"].astype(float) if "second_order_eps" in curve else np.nan
+        mine = curve["trial_id"].isin(both)
+        found = found.assign(value=found["value"].where(~mine, eps), error=found["error"].where(~mine, 0.0))
+    return found
+
+
 def starts(results: Results) -> pd.DataFrame:
-    """By trial: `start`, |grad phi| at x0 on its problem and data seed, and whether its own curve `agrees` with that.
+    """By trial: `start`, what is measured at x0 on its problem and data seed, and whether its own curve `agrees` with that.
 
     Where trials disagree the first certified one counts, and without any the first that is finite; NaN if none is.
     """
-    first = results.curve.sort_values("step", kind="stable").drop_duplicates("trial_id").set_index("trial_id")
+    curve = measured(results).assign(trial_id=results.curve["trial_id"], step=results.curve["step"])
+    first = curve.sort_values("step", kind="stable").drop_duplicates("trial_id").set_index("trial_id")
     first = first.reindex(results.runs["trial_id"])
-    own = first["grad_phi"].where(np.isfinite(first["grad_phi"]))
-    seen = results.runs[["problem", "problem_params"]].set_axis(first.index).assign(own=own)
-    order = (~np.isfinite(first["grad_phi_error"].to_numpy(dtype=float))).argsort(kind="stable")
-    chosen = seen.iloc[order].groupby(["problem", "problem_params"])["own"].first().rename("start")
-    start = seen.join(chosen, on=["problem", "problem_params"])["start"].astype(float)
+    own = first["value"].where(np.isfinite(first["value"]))
+    seen = results.runs[["problem", "problem_params"]].set_axis(first.index)
+    seen = seen.assign(own=own, both=first.index.isin(held_to_both(results)))
+    order = (~np.isfinite(first["error"].to_numpy(dtype=float))).argsort(kind="stable")
+    alike = ["problem", "problem_params", "both"]
+    chosen = seen.iloc[order].groupby(alike)["own"].first().rename("start")
+    start = seen.join(chosen, on=alike)["start"].astype(float)
     return pd.DataFrame({"start": start, "agrees": own.isna() | ((own - start).abs() <= _SAME_START * start)})
 
 
 def first_met(results: Results, accuracies: Sequence[float]) -> list[pd.DataFrame]:
-    """For each accuracy, by trial the first row of the curve that certifies |grad phi| <= accuracy * start; absent: never."""
-    rows = results.curve[counts(results)].sort_values("cost", kind="stable")
-    sure = certified(rows["grad_phi"], rows["grad_phi_error"]).to_numpy(dtype=float)
+    """For each accuracy, by trial the first row of the curve that certifies accuracy * start; absent: never."""
+    found = measured(results)
+    rows = results.curve.assign(_sure=certified(found["value"], found["error"]))
+    rows = rows[counts(results)].sort_values("cost", kind="stable")
+    sure = rows.pop("_sure").to_numpy(dtype=float)
     start = rows["trial_id"].map(starts(results)["start"]).to_numpy(dtype=float)
     return [rows[sure <= accuracy * start].drop_duplicates("trial_id").set_index("trial_id") for accuracy in accuracies]
 
 
 def best(results: Results) -> pd.Series[float]:
-    """The smallest |grad phi| by trial, certified or not; infinite where nothing counts."""
-    smallest = results.curve[counts(results)].groupby("trial_id")["grad_phi"].min()
+    """The smallest of what is measured, by trial, certified or not; infinite where nothing counts."""
+    kept = counts(results)
+    smallest = measured(results).loc[kept, "value"].groupby(results.curve.loc[kept, "trial_id"]).min()
     return smallest.reindex(results.runs["trial_id"]).fillna(np.inf)
 
 

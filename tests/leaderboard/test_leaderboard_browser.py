@@ -19,7 +19,7 @@ from leaderboard_data import BREAK, IMAGE, METHODS, SCRIPT, make_results
 from bilevelbench.leaderboard.build import write_site
 from bilevelbench.leaderboard.collect import Material
 from bilevelbench.leaderboard.serve import server
-from bilevelbench.leaderboard.settings import of_setting, settings_of_trials
+from bilevelbench.leaderboard.settings import settings_of_trials
 from bilevelbench.report.analysis.ranking import board, by_problem, costs
 from bilevelbench.report.analysis.summary import TARGETS, titled
 from bilevelbench.report.text import number, printable
@@ -111,7 +111,7 @@ def expected(data, weight, mode="default", setting="deterministic"):
 def costs_on(data, mode="default", setting="deterministic"):
     results = data.results[mode]
     found = settings_of_trials(results, data.facts)
-    return costs(of_setting(results, found.index[found == setting], setting), TARGETS)
+    return costs(results.only(found.index[found == setting]), TARGETS)
 
 
 def set_weight(page, weight):

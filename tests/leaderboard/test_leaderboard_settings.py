@@ -20,7 +20,6 @@ from bilevelbench.leaderboard.settings import (
     SETTINGS,
     budget_words,
     budgets,
-    of_setting,
     settings_of_trials,
     standing_words,
 )
@@ -28,6 +27,7 @@ from bilevelbench.model.algorithm import Distributed
 from bilevelbench.plan.suite import Suite
 from bilevelbench.plan.trial import Budget
 from bilevelbench.report.analysis.ranking import board, costs
+from bilevelbench.report.analysis.summary import readable, reading, summary
 from bilevelbench.results.schema import Results
 from bilevelbench.results.store import Store
 from bilevelbench.results.tables import load_results
@@ -132,19 +132,23 @@ def test_a_method_that_stays_at_the_saddle_has_not_arrived():
     results = make_results({"stays": (1, 0, 9.0), "leaves": (1, 0, 3.0)}, {"saddle": {}}, seeds=3)
     leaves = results.curve["trial_id"].isin(results.runs.loc[results.runs["label"] == "leaves", "trial_id"])
     curve = results.curve.assign(second_order_eps=np.where(leaves, results.curve["grad_phi"], 0.7))
-    results = Results(results.runs, curve, [])
-    first, second = (of_setting(results, results.runs["trial_id"], s) for s in ("deterministic", "second-order"))
+    first = Results(results.runs, curve, [])
+    second = with_records(first, schedule={"saddle": {"second_order": True}})
     assert list(board(costs(first, [1e-2]))["method"]) == ["stays", "leaves"]
     table = board(costs(second, [1e-2])).set_index("method")
     assert list(table.index) == ["leaves", "stays"]
     assert list(table["reached"]) == [1.0, 0.0]
-    best = second.runs.groupby("label")["best_grad_phi"].median()
-    assert best["stays"] == 0.7
+    told = summary(second).set_index("method")
+    assert (told.loc["stays", "best_grad_phi"], told.loc["stays", "share_of"]) == (0.7, "second-order eps")
+    assert list(readable(summary(second)).columns[2:4]) == ["second-order eps", "cost to 0.1"]
+    assert list(readable(summary(first)).columns[2:4]) == ["|grad phi|", "cost to 0.1"]
+    assert "a share of second-order eps at the start, 0.70" in reading(summary(second))
+    assert "second-order" not in reading(summary(first))
 
 
 def test_without_the_eigenvalue_nothing_is_reached():
     results = make_results({"a": (1, 0, 1.0)}, {"saddle": {}}, seeds=2)
-    part = of_setting(results, results.runs["trial_id"], "second-order")
+    part = with_records(results, schedule={"saddle": {"second_order": True}})
     assert np.isinf(costs(part, [1e-1])["cost"]).all()
     assert np.isfinite(costs(results, [1e-1])["cost"]).all()
 

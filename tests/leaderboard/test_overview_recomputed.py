@@ -19,6 +19,9 @@ import pandas as pd
 import pytest
 
 from bilevelbench.leaderboard.build import build
+from bilevelbench.report.contents import read_report
+from bilevelbench.report.formats import paper
+from bilevelbench.report.text import number
 
 pytestmark = pytest.mark.whole
 
@@ -38,7 +41,7 @@ class Plain:
     """The scores of one folder, with a product at one gradient, or in seconds."""
 
     def __init__(self, folder, second, timed):
-        self.timed = timed
+        self.folder, self.timed = folder, timed
         packs = sorted((folder / "packs").iterdir())
         runs = pd.concat([pd.read_parquet(pack / "runs.parquet") for pack in packs]).to_dict("records")
         curve = pd.concat([pd.read_parquet(pack / "curve.parquet") for pack in packs])
@@ -280,6 +283,26 @@ def test_every_cell_of_the_ranking(both):
             assert text == ("not reached" if ratio == INF else shown(ratio))
         lost = sum(t["failed"] for t in scores.trials if t["method"] == method)
         assert failed[1].startswith(str(lost))
+
+
+def test_a_paper_made_of_the_folder_has_the_numbers_of_the_page(both):
+    key, page, _, _, scores = both
+    if scores.timed:  # a report ranks by calls alone
+        return
+    table = paper.files(read_report(scores.folder))["ranking.tex"]
+    lines = re.findall(r"^([\d.]+ & .*) \\\\$", table, re.M)
+    written = {}
+    for line in lines:
+        rank, interval, name, mean, cost, reached, tied = line.replace("\\_", "_").replace("\\%", "%").split(" & ")
+        written[name] = [rank, interval.replace(" to ", "–"), cost.replace("$\\infty$", "∞"), reached, tied, mean]
+    shown_there = {}
+    for name, (rank, cost, reached, *rest) in table_rows(page, f"ranking-{key}"):
+        place, interval = re.fullmatch(r"([\d.]+) ?between (.+)", rank[1]).groups()
+        tied, mean, *_ = rest[len(scores.problems) :]
+        ratio = value(cost[0])
+        cost = "∞" if ratio == INF else number(ratio)
+        shown_there[name.removesuffix(" here")] = [place, interval, cost, reached[1], tied[1], mean[1]]
+    assert written == shown_there
 
 
 def test_what_is_not_counted_what_coincides_and_how_many_curves_there_are(both):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from bilevelbench.report.analysis.summary import titled
+from bilevelbench.report.analysis.summary import measure_column, titled
 from bilevelbench.report.text import number
 from bilevelbench.results import reached
 from bilevelbench.results.schema import CURVE, Results
@@ -43,7 +43,7 @@ def with_metrics(results: Results, exact: pd.DataFrame, people: pd.DataFrame) ->
     columns = {name: [number(float(v)) for v in values[name]] for name in found.columns if name not in people}
     norms = results.curve.loc[results.curve["trial_id"].isin(_trials(results, exact)), "grad_phi"]
     blank = not np.isfinite(norms.to_numpy(dtype=float)).any()
-    kept = [c for c in people.columns if not (blank and (c == "|grad phi|" or c.startswith("cost to ")))]
+    kept = [c for c in people.columns if not (blank and (c == measure_column(people) or c.startswith("cost to ")))]
     place = kept.index("method") + 1
     out = people.assign(**columns)
     return out[[*kept[:place], *columns, *kept[place:]]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,16 @@ ACCURACIES = (1e-1, 1e-2, 1e-3)
 #: Those by which methods are ranked: twelve, half a power of ten apart.
 TARGETS = tuple(10.0 ** (-n / 2) for n in range(1, 13))
 
+#: What accuracies are shares of, in most trials and in those that were held to second order (`results.reached`).
+NORM, EPS = "|grad phi|", "second-order eps"
+_EITHER = f"{NORM} or eps"
+
 #: The column of the summary behind one of the readable table.
-_BEHIND = {"|grad phi|": "best_grad_phi", "gradients": "first_order", "HVP + JVP": "second_order"}
+_BEHIND = {
+    **dict.fromkeys((NORM, EPS, _EITHER), "best_grad_phi"),
+    "gradients": "first_order",
+    "HVP + JVP": "second_order",
+}  # fmt: skip
 
 #: Where x is confined to a set.
 MAPPED = "{} x is confined to a set, and |grad phi| is the length of the gradient mapping x - P(x - grad phi)."
@@ -57,7 +65,7 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
     What counts as reached is said in `results.reached`. The cost to an accuracy is that of the first evaluation that
     meets it; a trial that never does costs infinitely much, so a median is infinite when half of the trials fail.
     `reached_*` counts those that did; `low_*` and `high_*` are quartiles, of `start` the least and the largest |grad phi|
-    at x0, of which accuracies are shares.
+    at x0, of which accuracies are shares, or what `share_of` names instead.
     """
     require(results)
     if results.runs.empty:
@@ -69,11 +77,12 @@ def summary(results: Results, accuracies: Sequence[float] = ACCURACIES) -> pd.Da
     table["best_grad_phi"] = table["trial_id"].map(reached.best(results))
     table["phi"] = table["phi"].where(~table["failed"], np.inf)
     table["start"] = table["trial_id"].map(reached.starts(results)["start"])
+    table["share_of"] = np.where(table["trial_id"].isin(reached.held_to_both(results)), EPS, NORM)
     chose = f"{_FINAL}{by}" if (by := chosen_by(results)) else ""
     if chose:
         last = results.curve.drop_duplicates("trial_id", keep="last").set_index("trial_id")[by]
         table[chose] = table["trial_id"].map(last).where(~table["failed"], np.inf).fillna(np.inf)
-    groups = table.groupby(["title", "method", "algorithm"], sort=False)
+    groups = table.groupby(["title", "method", "algorithm", "share_of"], sort=False)
     place = groups.ngroup().to_numpy()
     spread = ("best_grad_phi", *columns)
     medians = {name: groups[name].median().to_numpy(dtype=float) for name in (*spread, "phi", *filter(None, [chose]))}
@@ -189,7 +198,7 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
             "problem": table["problem"],
             "method": table["method"],
             **{name.removeprefix(_FINAL): table[name].map(number) for name in table.columns if name.startswith(_FINAL)},
-            "|grad phi|": [text if math.isfinite(value) else "–" for text, value in gradient],
+            share_of(table["share_of"]): [text if math.isfinite(value) else "–" for text, value in gradient],
             **costs,
             "gradients": table["first_order"].map(number),
             "HVP + JVP": table["second_order"].map(number),
@@ -197,6 +206,23 @@ def readable(table: pd.DataFrame, spread: bool = False) -> pd.DataFrame:
             "ended": table["statuses"],
         }
     )
+
+
+def share_of(each: Iterable[str]) -> str:
+    """What accuracies are shares of in trials of which each has one of the two."""
+    known = set(each)
+    return _EITHER if len(known) > 1 else known.pop() if known else NORM
+
+
+def shares_of(results: Results) -> str:
+    """The same of results."""
+    both = results.runs["trial_id"].isin(reached.held_to_both(results))
+    return share_of(both.map({True: EPS, False: NORM}))
+
+
+def measure_column(people: pd.DataFrame) -> str:
+    """The column of a readable table that has what accuracies are shares of."""
+    return next(column for column in people.columns if column in (NORM, EPS, _EITHER))
 
 
 def cost_text(row: Mapping[Any, Any], eps: str, text: str = "") -> str:
@@ -213,11 +239,15 @@ def reading(table: pd.DataFrame) -> str:
     """How the numbers of a summary come about; only what the table shows."""
     many = (table["trials"] > 1).any()
     people = readable(table, spread=True)
-    numbers = people.filter(regex=r"^(\|grad phi\||cost to )")
+    numbers = people[[measure_column(people), *(c for c in people.columns if c.startswith("cost to "))]]
     said = ["medians over trials" if many else "one trial each"]
     said[0] += ", quartiles in brackets" if numbers.map(lambda text: text.endswith("]")).to_numpy().any() else ""
     if told := start_words(table):
         said.append(told)
+    if (table["share_of"] == EPS).any():
+        said.append(
+            f"{EPS}: the smallest eps for which both conditions of second-order stationarity hold, errors included"
+        )
     if (table["failed"] > 0).any():
         said.append("a trial that failed counts as infinite")
     if numbers.isin(["not certified"]).to_numpy().any():
@@ -234,18 +264,19 @@ def start_words(table: pd.DataFrame) -> str:
     if not ends:
         return ""
     told = [(problem, span(low, high)) for problem, low, high in ends[:_STARTS]]
+    head = f"an accuracy is a share of {share_of(table['share_of'])} at the start"
     if len(ends) == 1:
-        return f"an accuracy is a share of |grad phi| at the start, {told[0][1]}"
+        return f"{head}, {told[0][1]}"
     some = ", ".join(f"{text} on {problem}" for problem, text in told)
-    return f"an accuracy is a share of |grad phi| at the start: {some}{', ...' if len(ends) > _STARTS else ''}"
+    return f"{head}: {some}{', ...' if len(ends) > _STARTS else ''}"
 
 
 def start_notes(results: Results) -> list[str]:
-    """A sentence for each problem whose trials disagree about |grad phi| at the start."""
+    """A sentence for each problem whose trials disagree about what accuracies are shares of."""
     found = reached.starts(results)
     titles = pd.Series(titled(results.runs)["title"].to_numpy(), index=found.index)
     return [
-        f"Trials on {title} disagree about |grad phi| at the start; the first certified one counts."
+        f"Trials on {title} disagree about {shares_of(results)} at the start; the first certified one counts."
         for title in sorted(titles[~found["agrees"]].unique())
     ]
 

@@ -27,6 +27,7 @@ from bilevelbench.report.analysis.summary import (
     readable_board,
     reading,
     require,
+    shares_of,
     start_notes,
     summary,
 )
@@ -112,7 +113,8 @@ def _board(results: Results, weight: float) -> dict[str, Any]:
             *start_notes(results),
         ],
         "targets": superscripts(
-            f"{len(TARGETS)} accuracies from {power(TARGETS[0])} to {power(TARGETS[-1])} of |grad phi| at the start"
+            f"{len(TARGETS)} accuracies from {power(TARGETS[0])} to {power(TARGETS[-1])} of "
+            f"{shares_of(results)} at the start"
         ),
         "columns": list(people.columns),
         "rows": people.to_numpy().tolist(),

@@ -13,6 +13,8 @@ from bilevelbench.report.analysis.summary import ACCURACIES, TARGETS, certificat
 from bilevelbench.report.booktabs import escape
 from bilevelbench.report.contents import Report
 from bilevelbench.report.formats import latex
+from bilevelbench.results.reached import held_to_both
+from bilevelbench.results.schema import Results
 
 default_file: str | None = None
 figure_kinds: tuple[str, ...] = ("pdf",)
@@ -67,9 +69,19 @@ def protocol(report: Report) -> str:
         f"An accuracy, {', '.join(f'{eps:g}' for eps in ACCURACIES)} in the tables and {len(TARGETS)} from {power(TARGETS[0])} "
         f"to {power(TARGETS[-1])} in the ranking, is reached where the norm of grad phi, with its error, first falls to that "
         "share of its start. A trial that failed has reached nothing.",
+        *_both(report.results),
         certificates(runs),
     ]
     return escape(" ".join(said))
+
+
+def _both(results: Results) -> Iterator[str]:
+    """Nothing where no trial was held to second order."""
+    runs = results.runs["trial_id"]
+    many = int(runs.isin(held_to_both(results)).sum())
+    if many:
+        where = "In all trials" if many == len(runs) else f"In {many:,} of {len(runs):,} trials"
+        yield f"{where} the smallest eps for which both conditions of second-order stationarity hold stands for that norm."
 
 
 def _budgets(records: list[dict[str, Any]], ids: set[str]) -> Iterator[str]:
