@@ -19,7 +19,7 @@ from bilevelbench.leaderboard.heat_map import heat_map, running_time_tables, sho
 from bilevelbench.leaderboard.links import NO_LINKS, PAPER, Links, citation
 from bilevelbench.leaderboard.method_page import MethodPages
 from bilevelbench.leaderboard.problem_page import problem_page
-from bilevelbench.leaderboard.settings import SETTINGS, budget_words, sampled, standing_words
+from bilevelbench.leaderboard.settings import SETTINGS, budget_words, standing_words
 from bilevelbench.leaderboard.site import Site
 from bilevelbench.model.family import FAMILIES
 from bilevelbench.report.analysis.answer import answer
@@ -207,10 +207,10 @@ def _answer(site: Site, one: Board) -> str:
     """With the names of the papers."""
     names = {m: " = ".join(site.kinds[member]["title"] for member in one.merged.of(m)) for m in one.rows["method"]}
     rows = one.rows.assign(method=one.rows["method"].map(names))
-    if one.mode == TIMED:
-        return answer(rows, {}, "time")
-    orders = {w: [names[method] for method in ranked.index] for w, ranked in one.intervals.items()}
-    return answer(rows, orders, "samples" if sampled(one.results) else "calls")
+    # by the clock a product has no price of its own
+    priced = {} if one.mode == TIMED else one.intervals
+    orders = {w: [names[method] for method in ranked.index] for w, ranked in priced.items()}
+    return answer(rows, orders, site.paid[one.mode, one.setting])
 
 
 def _times_file(one: Board) -> str:

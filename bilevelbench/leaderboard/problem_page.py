@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from bilevelbench.leaderboard.clock import TIMED
 from bilevelbench.leaderboard.collect import MODES
 from bilevelbench.leaderboard.facts import problem_facts
 from bilevelbench.leaderboard.settings import SETTINGS, budget_words
@@ -51,11 +50,11 @@ def _table(site: Site, title: str, mode: str, setting: str, exact: pd.DataFrame)
     second = setting == "second-order"
     shown = {NORM: "smallest |∇φ|", EPS: "ε of both conditions"}
     start = span(exact["low_start"].min(), exact["high_start"].max())
-    unit = "calls" if setting in ("deterministic", "second-order") else "samples"
-    unit = "seconds" if mode == TIMED else unit
+    unit = site.paid[mode, setting]
     return {
         "name": several + MODES[mode], "columns": [(c, shown.get(c, c)) for c in people.columns], "rows": rows,
-        "answer": problem_answer(exact, site.kinds, unit, second), "caption": _caption(people, second, start, mode == TIMED),
+        "answer": problem_answer(exact, site.kinds, unit, second),
+        "caption": _caption(people, second, start, unit == "seconds"),
         "budget": budget_words({title: site.budgets[mode, setting].get(title, set())}),
     }  # fmt: skip
 

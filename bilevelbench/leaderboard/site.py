@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.leaderboard.boards import make_board
+from bilevelbench.leaderboard.clock import TIMED
 from bilevelbench.leaderboard.collect import MODES, Material, provenance
 from bilevelbench.leaderboard.facts import method_facts
 from bilevelbench.leaderboard.fragments import median_hvp_ratio
 from bilevelbench.leaderboard.links import NO_LINKS, Links
 from bilevelbench.leaderboard.names import paper_facts, paper_name
-from bilevelbench.leaderboard.settings import SETTINGS, budgets, settings_of_trials
+from bilevelbench.leaderboard.settings import SETTINGS, budgets, sampled, settings_of_trials
 from bilevelbench.model.family import family_of
 from bilevelbench.report.analysis.failures import failures
 from bilevelbench.report.analysis.summary import summary, titled
@@ -65,6 +66,10 @@ class Site:
         self.on_problem = {key: part.grouped(self.title_of) for key, part in self.parts.items()}
         # of the results as they came: a board by the clock has lost what tells samples from calls
         self.budgets = {key: budgets(results[key[0]], part.runs["trial_id"]) for key, part in self.parts.items()}
+        self.paid = {
+            (mode, setting): "seconds" if mode == TIMED else "samples" if sampled(part) else "calls"
+            for (mode, setting), part in self.parts.items()
+        }
         self.tables = {key: summary(part) for key, part in self.parts.items()}
         behind = self.runs.groupby(["mode", "setting", "title", "method"])["trial_id"]
         self._trials: dict[Any, list[str]] = {key: list(ids) for key, ids in behind}

@@ -30,7 +30,7 @@ def test_the_whole_answer():
     [
         ("calls", "Fewest calls", "6.0 times the least cost"),
         ("samples", "Fewest samples", "6.0 times the least cost"),
-        ("time", "Least time", "6.0 times the least time"),
+        ("seconds", "Least time", "6.0 times the least time"),
     ],
 )
 def test_a_cost_is_called_what_it_counts(paid, first, times):

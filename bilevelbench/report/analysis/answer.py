@@ -18,7 +18,7 @@ def answer(rows: pd.DataFrame, orders: Mapping[float, Sequence[str]], paid: str 
 
     `rows` has a method each, best first: `method`, `rank`, `bands` (who shares one with another cannot be told apart from it),
     `relative`, `reached`, `any_hvp`. `orders` has the methods, best first, by the price of a product in gradients. `paid` is
-    what a cost counts: calls, samples or time.
+    what a cost counts: calls, samples or seconds.
     """
     if rows.empty or not rows["reached"].max() > 0:
         return "No method reached any of the accuracies." if len(rows) else ""
@@ -32,7 +32,7 @@ def answer(rows: pd.DataFrame, orders: Mapping[float, Sequence[str]], paid: str 
 
 
 def _first(rows: pd.DataFrame, paid: str) -> str:
-    least = "Least time" if paid == "time" else f"Fewest {paid}"
+    least = "Least time" if paid == "seconds" else f"Fewest {paid}"
     best = rows[rows["rank"] == rows["rank"].min()]
     if len(best) > 1:
         return f"{least}: {_names(best['method'])}, tied."
@@ -56,7 +56,7 @@ def _without(rows: pd.DataFrame, paid: str) -> str:
     if best["rank"] == rows["rank"].min():
         return "It needs no second derivatives." if (rows["rank"] == best["rank"]).sum() == 1 else ""
     times = (
-        f"{number(best['relative'])} times the least {'time' if paid == 'time' else 'cost'}"
+        f"{number(best['relative'])} times the least {'time' if paid == 'seconds' else 'cost'}"
         if math.isfinite(best["relative"])
         else "which misses half of the accuracies or more"
     )
