@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from bilevelbench.leaderboard.clock import TIMED, by_clock
+from bilevelbench.leaderboard.collect import MODES
 from bilevelbench.report.analysis.coinciding import Merged, coinciding, curve_numbers
 from bilevelbench.report.analysis.intervals import DRAWS, Resampling
 from bilevelbench.report.analysis.ranking import (
@@ -227,7 +228,7 @@ def curves(
                 )
             if trials:
                 name = curve_name(str(method), mode)
-                methods.append({"name": name, "look": looks[str(method)], "trials": trials})
+                methods.append({"name": name, "board": MODES[mode], "look": looks[str(method)], "trials": trials})
     return {"methods": methods, "measures": list(measures)}
 
 

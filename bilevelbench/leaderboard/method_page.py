@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from typing import Any
+from urllib.parse import urlencode
 
 from bilevelbench.leaderboard.claims import rate_plot, rate_row
 from bilevelbench.leaderboard.collect import MODES, readable_parameters
@@ -34,14 +35,12 @@ class MethodPages:
             self._params[tuple(row)][params] = None
             self._plugins[row[0]].add(printable(f"{plugin} {version}"))
         self._tables = {key: grouped(table.to_dict("records"), "method") for key, table in site.tables.items()}
-        self._standing = grouped(
-            [
-                {"mode": MODES[b.mode], "setting": SETTINGS[b.setting].name, "of": len(b.rows), **row}
-                for b in site.boards
-                for row in b.standing()
-            ],
-            "method",
-        )
+        self._standing: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+        for b in site.boards:
+            view = urlencode({"mode": b.mode, "setting": b.setting})
+            for row in b.standing():
+                ranks = self._standing[row["method"]][SETTINGS[b.setting].name]
+                ranks[MODES[b.mode]] = {**row, "of": len(b.rows), "view": view}
         self._budgets = {
             f"{SETTINGS[setting].name}, {MODES[mode]}": budget_words(limits)
             for (mode, setting), limits in site.budgets.items()
@@ -69,9 +68,11 @@ class MethodPages:
             for row in table.rows
             if row["method"] == kind["algorithm"] and method not in site.material.foreign
         ]
+        standing = self._standing.get(method, {})
         return {
             "method": method, "kind": kind, "fact": site.fact(method, kind["algorithm"]),
-            "results": results, "params": params, "rates": rates, "standing": self._standing.get(method, []),
+            "results": results, "params": params, "rates": rates, "standing": standing,
+            "modes": [mode for mode in MODES.values() if any(mode in ranks for ranks in standing.values())],
             "budgets": {row["mode"]: self._budgets[row["mode"]] for row in results},
             "failures": self._failures.get(method, []), "environments": self._environments.get(method, []),
             "plugin": ", ".join(sorted(self._plugins[method])), "source": site.links.source(kind["source"]),

@@ -68,8 +68,8 @@ SETTINGS = {
     ),
     "second-order": Setting(
         name="second-order",
-        what="An accuracy eps is reached where |grad phi| is at most eps and no eigenvalue of the Hessian of phi is below "
-        "-sqrt(rho_phi eps), with the errors of both: at a saddle only an eps as coarse as its curvature allows is reached.",
+        what="An accuracy ε is reached where |∇φ| is at most ε and no eigenvalue of the Hessian of φ is below -√(ρ_φ ε), with "
+        "the errors of both: at a saddle only an ε as coarse as its curvature allows is reached.",
         belongs="A method belongs here if it leaves saddles, or to show what becomes of it without that",
         claim="a rate for second-order stationarity",
         tables=(3,),

@@ -394,6 +394,23 @@ def test_a_run_that_diverged_stands_below_a_healthy_one(watch, guide, tmp_path, 
     assert set(chosen) == {HEALTHY, DIVERGES}
 
 
+def test_curves_of_several_boards_are_told_apart(watch, tmp_path):
+    results = make_results({"gd": (3, 0, 1.0), "newton": (1, 2, 1.3)}, {"bowl": {}}, seeds=2)
+    index = write_site(Material({"default": results, "tuned": results}), tmp_path / "out")
+    page = watch(root=tmp_path.as_uri()).open((index.parent / "problem" / "bowl.html").as_uri())
+    groups = page.get_by_role("group", name="out of the box"), page.get_by_role("group", name="tuned")
+    for group in groups:
+        assert [text.strip() for text in group.locator("label").all_text_contents()] == ["gd", "newton"]
+    page.locator("#none").click()
+    for group in groups:
+        group.locator("label", has_text="newton").locator("input").check()
+    page.locator("#chart svg").focus()
+    page.keyboard.press("ArrowRight")
+    said = page.locator("#readout").text_content()
+    assert "newton (tuned)" in said
+    assert said.count("newton") == 2
+
+
 def test_the_curves_obey_their_controls(watch, site):
     watched = watch()
     page = watched.open((site / "problem" / "bowl.html").as_uri())

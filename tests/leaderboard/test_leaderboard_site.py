@@ -26,6 +26,7 @@ from bilevelbench.leaderboard.facts import read_facts
 from bilevelbench.leaderboard.fragments import script_json
 from bilevelbench.leaderboard.serve import server
 from bilevelbench.leaderboard.settings import settings_of_trials
+from bilevelbench.leaderboard.site import Site
 from bilevelbench.report.analysis.ranking import board, counted, medians
 from bilevelbench.report.analysis.rates import read_rates
 from bilevelbench.report.analysis.summary import titled
@@ -112,6 +113,42 @@ def test_messages_and_parameters_are_on_the_method_page(site):
     gd = "".join(Reader((site / "method" / "gd.html").read_text(encoding="utf-8")).text)
     for said in (f"x <- x - eta d   {SCRIPT}", f"step {IMAGE}", f"Somebody {SCRIPT}", "2 (up to logarithms)"):
         assert said in gd
+
+
+def test_a_method_says_where_it_stands_on_each_board(everything):
+    data, folder = everything
+    whole = Site(data, "make")
+    assert len({one.mode for one in whole.boards}) > 1
+    for method, file in whole.method_file.items():
+        found = re.search(r'<table id="standing">.*?</table>', (folder / file).read_text("utf-8"), re.S)
+        told = re.findall(
+            r'index\.html#mode=(\w+)&amp;setting=([\w-]+)">([\d.]+) of (\d+)</a> \(([\d.]+)–([\d.]+)\)', found[0]
+        )
+        wanted = {
+            (one.mode, one.setting, f"{row['rank']:g}", str(len(one.rows)), f"{row['low']:g}", f"{row['high']:g}")
+            for one in whole.boards
+            for row in one.standing()
+            if row["method"] == method
+        }
+        assert len(told) == len(wanted)
+        assert set(told) == wanted
+
+
+def test_the_first_row_of_a_problem_is_the_method_that_its_answer_names(everything):
+    data, folder = everything
+    whole = Site(data, "make")
+    seen = 0
+    for file in whole.problem_file.values():
+        text = (folder / file).read_text("utf-8")
+        answers = re.findall(r"<strong>Cheapest to relative accuracy [\d.]+: (.+?), [\d.,]+ (?:calls|samples)", text)
+        firsts = re.findall(
+            r'<table class="sortable" id="results-\d+">.*?<tbody><tr>.*?<a href="[^"]+">(.+?)</a>', text, re.S
+        )
+        assert len(firsts) == text.count('<p class="answer">')
+        seen += len(answers)
+        if len(answers) == len(firsts):
+            assert all(first in answer for first, answer in zip(firsts, answers, strict=True))
+    assert seen
 
 
 def test_data_files_cannot_close_a_script(site):

@@ -10,7 +10,7 @@ import pytest
 from leaderboard_data import make_results
 
 from bilevelbench.leaderboard.collect import Material
-from bilevelbench.leaderboard.problem_page import chosen_curves, problem_answer
+from bilevelbench.leaderboard.problem_page import cheapest_first, chosen_curves, problem_answer
 from bilevelbench.leaderboard.site import Site
 
 KINDS = {
@@ -78,6 +78,17 @@ def test_where_nothing_is_reached_the_smallest_norm_is_told():
 def test_where_nothing_counts_nothing_is_told(norm):
     table = rows(a=(math.inf, math.inf, norm))
     assert problem_answer(table, KINDS, "calls") == "No trial has a norm of the hypergradient that counts."
+
+
+def test_who_is_cheapest_to_the_finest_accuracy_stands_first():
+    never = math.inf
+    table = rows(
+        a=(5.0, never, 0.1), b=(9.0, 30.0, 0.05), c=(2.0, never, 0.2), d=(never, never, 0.4), e=(8.0, 20.0, 0.06)
+    )
+    assert list(cheapest_first(table)["method"]) == ["e", "b", "c", "a", "d"]
+    blind = rows(a=(never, never, 0.1), c=(never, never, 0.2), b=(never, never, 0.3))
+    assert list(cheapest_first(blind)["method"]) == ["a", "c", "b"]
+    assert cheapest_first(table[["method"]]).equals(table[["method"]])
 
 
 def test_curves_are_the_best_of_each_family_and_no_twins():

@@ -12,10 +12,9 @@
     return axis === "weighted" ? trial.x.cost.map((c, i) => c + (w - 1) * trial.x.second[i]) : trial.x[axis];
   }
 
-  // A method under the name of its paper, with what tells it apart from itself, such as that it is tuned.
+  // A method under the name of its paper, with the board if that is not the first one: it may have curves of several.
   function titleOf(method) {
-    const board = / \((?:tuned|timed)\)$/.exec(method.name);
-    return method.look.title + (board ? board[0] : "");
+    return method.look.title + (method.board === data.methods[0].board ? "" : " (" + method.board + ")");
   }
 
   function quantile(sorted, q) {
@@ -65,12 +64,19 @@
       option.textContent = "seconds (no timed trials)";
     }
     const chosen = JSON.parse(box.dataset.chosen);
+    const boards = Array.from(new Set(data.methods.map((m) => m.board)));
+    const groups = new Map(boards.map((board) => {
+      const group = B.element("div", { role: "group", "aria-label": board });
+      if (boards.length > 1) group.appendChild(B.element("p", { class: "soft" }, board));
+      list.appendChild(group);
+      return [board, group.appendChild(B.element("div", { class: "columns" }))];
+    }));
     const boxes = data.methods.map((method, n) => {
       const label = B.element("label", {}), input = B.element("input", { type: "checkbox", value: String(n) });
       label.appendChild(input);
       label.appendChild(B.swatch(method.look));
-      label.appendChild(B.element("span", {}, titleOf(method)));
-      list.appendChild(label);
+      label.appendChild(B.element("span", {}, method.look.title));
+      groups.get(method.board).appendChild(label);
       return input;
     });
 
