@@ -36,11 +36,11 @@ class MethodPages:
             self._plugins[row[0]].add(printable(f"{plugin} {version}"))
         self._tables = {key: grouped(table.to_dict("records"), "method") for key, table in site.tables.items()}
         self._standing: dict[str, dict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
-        for b in site.boards:
-            view = urlencode({"mode": b.mode, "setting": b.setting})
-            for row in b.standing():
-                ranks = self._standing[row["method"]][SETTINGS[b.setting].name]
-                ranks[MODES[b.mode]] = {**row, "of": len(b.rows), "view": view}
+        for one in site.boards:
+            view = urlencode({"mode": one.mode, "setting": one.setting})
+            for place in one.standing():
+                ranks = self._standing[place["method"]][SETTINGS[one.setting].name]
+                ranks[MODES[one.mode]] = {**place, "of": len(one.rows), "view": view}
         self._budgets = {
             f"{SETTINGS[setting].name}, {MODES[mode]}": budget_words(limits)
             for (mode, setting), limits in site.budgets.items()
