@@ -43,6 +43,7 @@ def test_the_protocol_says_what_was_done():
     assert text.startswith("48 trials: 8 methods on 2 problems, 3 seeds of noise and 1 data set each at most.")
     assert "after this cost: 5,000." in text
     assert "number of steps" not in text
+    assert "from $10^{-0.5}$ to $10^{-6}$ in the ranking" in text
     assert "second derivatives costs 2.5 in the ranking" in paper.protocol(replace(with_records(), weight=2.5))
     assert "after this number of steps: 7." in paper.protocol(with_records(steps=7))
 
@@ -72,7 +73,9 @@ def test_without_citations_there_is_no_bibliography():
 @pytest.mark.whole
 @pytest.mark.slow  # its text is held to what LaTeX takes always
 def test_the_document_compiles_with_figures_and_references(tmp_path):
-    write_report(with_records(steps=7), "paper", tmp_path, tmp_path / "paper", "bilevelbench report x")
+    write_report(
+        with_records(steps=7), "paper", tmp_path, tmp_path / "paper", f"bilevelbench report {'a/long/path/' * 9} -o x"
+    )
     folder = tmp_path / "paper"
     assert {p.suffix for p in (folder / "figures").iterdir()} == {".pdf"}
     included = set(re.findall(r"\\resultsfigure\{([\w-]+)\}", (folder / "main.tex").read_text()))
@@ -87,4 +90,5 @@ def test_the_document_compiles_with_figures_and_references(tmp_path):
         done = subprocess.run([command, *flags, "main"], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-2000:]
     assert "Warning--" not in done.stdout
+    assert not re.findall(r"Overfull .hbox .*in paragraph.*", (folder / "main.log").read_text(errors="replace"))
     assert (folder / "main.pdf").stat().st_size > 20_000

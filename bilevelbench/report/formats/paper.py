@@ -29,6 +29,8 @@ HEAD = (
 """
 )
 
+#: What `ranking.power` writes, escaped.
+_POWER = re.compile(r"\b10\\textasciicircum\{\}(-?\d+(?:\.\d+)?)")
 _CITATION = re.compile(r'(?P<authors>[^"]+?),? "(?P<title>[^"]+)", (?P<where>.*?) ?(?P<year>\d{4})$')
 
 
@@ -47,10 +49,11 @@ def files(report: Report, command: str = "") -> dict[str, str]:
 def _main(report: Report, command: str, tables: list[str], cited: Mapping[str, list[str]]) -> str:
     parts = [HEAD, "\\section*{Protocol}\n", protocol(report), "\n\n", environment(report), "\n\n"]
     if command:
-        parts.append(f"Tables and figures are made by \\texttt{{{escape(command)}}}.\n\n")
+        said = re.sub(r"[/\]\[,]", r"\g<0>\\allowbreak{}", escape(command))  # a path would stand out of the margin
+        parts.append(f"{{\\raggedright Tables and figures are made by \\texttt{{{said}}}.\\par}}\n\n")
     parts += ["\\section*{Results}\n", *tables, *_figures(report)]
     if cited:
-        parts += ["\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n"]
+        parts += ["\\clearpage\n\\nocite{*}\n\\bibliographystyle{plain}\n\\bibliography{references}\n"]
     return "".join(parts) + booktabs.TAIL
 
 
@@ -72,7 +75,7 @@ def protocol(report: Report) -> str:
         *_both(report.results),
         certificates(runs),
     ]
-    return escape(" ".join(said))
+    return _POWER.sub(r"$10^{\1}$", escape(" ".join(said)))
 
 
 def _both(results: Results) -> Iterator[str]:
