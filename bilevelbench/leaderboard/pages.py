@@ -241,6 +241,7 @@ def _experiments(site: Site) -> list[dict[str, Any]]:
     return [
         {
             "title": printable(one.figure.title), "claim": printable(one.figure.claim), "groups": _by_claim(one),
+            "problems": list(dict.fromkeys(row.problem for row in one.verdicts)),
             "tuning": one.tuning, "made": one.made, "id": f"experiment-{n}", "picture": picture(n),
             "drawing": Markup(svg(experiment_figure(one, heading=False), f"x{n}-")),
         }
