@@ -117,6 +117,7 @@ def _draw_claims(axes: Axes, title: str, rows: Sequence[RateRecord], style: Mapp
     for text, row in zip(axes.set_yticklabels([name_of(row) for row in rows]), rows, strict=True):
         text.set_parse_math(False)
         text.set_text(name_of(row))
+    axes.margins(x=0.1)  # no mark on the edge, where the verdict begins
     axes.set(ylim=(len(rows) - 0.4, -0.6))
     axes.set_title(printable(title), parse_math=False, fontsize=9)
     axes.grid(axis="x", alpha=0.15, linewidth=0.6)
