@@ -22,7 +22,8 @@ from scipy.optimize import minimize_scalar
 from bilevelbench.cli import run as run_cli
 from bilevelbench.discovery.registry import registry
 from bilevelbench.errors import InvalidInput, StoreError, UnknownName
-from bilevelbench.leaderboard.build import build
+from bilevelbench.leaderboard.build import build, write_site
+from bilevelbench.leaderboard.collect import Material
 from bilevelbench.plan.figure import PaperFigure
 from bilevelbench.plan.suite import Suite, load_suites
 from bilevelbench.report import booktabs
@@ -543,6 +544,28 @@ def test_the_site_has_a_page_of_experiments(nasty, tmp_path):
     assert "✓ reproduced" in " ".join("".join(html.text).split())
     assert f"{NASTY} 0.100" in " ".join("".join(html.text).split())
     assert "There are no results yet" in (site / "index.html").read_text(encoding="utf-8")  # not out of the box
+
+
+def verdict_tables(one, folder):
+    """Of each table of verdicts on the site: the heads of its columns, and the words of its caption."""
+    text = (write_site(Material({}, experiments=[one]), folder).parent / "experiments.html").read_text(encoding="utf-8")
+    (table,) = re.findall(r'<table id="verdicts-.*?</table>', text, re.S)
+    heads, caption = re.findall(r'<th scope="col".*?>(.*?)</th>', table), re.search(r"<caption>.*?</caption>", table)[0]
+    groups = re.findall(r'<th scope="rowgroup" colspan="(\d)"[^>]*>(.*?)</th>', table)
+    assert {int(span) for span, _ in groups} == {len(heads)}
+    return heads, caption, [claim for _, claim in groups]
+
+
+def test_a_problem_that_all_verdicts_share_stands_in_the_caption(tmp_path):
+    trials = [(method, {"loss": [1, loss]}) for method, loss in (("a", 0.1), ("b", 0.2), ("c", 0.3))]
+    heads, caption, claims = verdict_tables(outcome(*made([RANKING], trials), tmp_path), tmp_path / "site")
+    assert heads == ["verdict", "ours", "theirs", "seeds"]
+    assert "on p, rival by rival" in caption
+    assert claims == ["a beats b and c"]
+    both = [(method, columns | {"problem": problem}) for problem in "pq" for method, columns in trials]
+    heads, caption, _ = verdict_tables(outcome(*made([RANKING], both), tmp_path), tmp_path / "sites")
+    assert heads == ["verdict", "ours", "theirs", "problem", "seeds"]
+    assert "on each problem, rival by rival" in caption
 
 
 def test_an_experiment_survives_its_file_and_is_replaced(tmp_path):
