@@ -129,10 +129,14 @@ def _reporter(console: Console, total: int) -> Iterator[OnDone]:
 
 
 def print_ranking(console: Console, results: Results) -> None:
-    """The first methods over all problems; nothing where there is one method."""
+    """The first methods over all problems; nothing where there is one method, and a sentence where nothing tells them apart."""
     if titled(results.runs)["method"].nunique() < 2:
         return
-    board = readable_board(ranking(results, TARGETS))
+    found = ranking(results, TARGETS)
+    if not (found["reached"] > 0).any():
+        say(console, "No method reached an accuracy that counts, so there is no ranking.")
+        return
+    board = readable_board(found)
     room = console.width - 2 * len(board.columns) - sum(max(len(c), 10) for c in board.columns if c != "method")
     table = Table(title=Text(RANKING), title_justify="left", box=None, pad_edge=False)
     for column in board.columns:

@@ -127,6 +127,17 @@ def test_the_terminal_names_five_methods_and_counts_the_rest():
     assert console.file.getvalue() == out  # one method has nobody to be compared with
 
 
+@pytest.mark.parametrize("reached", [False, True])
+def test_without_an_accuracy_that_anybody_reached_there_is_no_ranking(reached):
+    console = Console(width=120, file=io.StringIO())
+    end = 0.05 if reached else 1.9
+    data = made.results(*({"label": m, "curve": [(1, 0, 2.0), (n, 0, end)]} for m, n in (("a", 10), ("b", 20))))
+    progress.print_ranking(console, data)
+    out = console.file.getvalue()
+    assert (out == "No method reached an accuracy that counts, so there is no ranking.\n") is not reached
+    assert out.startswith("Ranking over all") is reached
+
+
 # ---- progress in a pipe
 
 
