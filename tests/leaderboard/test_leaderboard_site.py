@@ -92,6 +92,15 @@ def test_ids_are_unique_tables_have_captions_and_headers_a_scope(site):
         assert html.tags.count("h1") == 1
 
 
+def test_the_name_of_a_link_holds_the_words_that_are_seen(site):
+    """Or who speaks to a browser cannot name what they see."""
+    found = [
+        m for text in pages(site).values() for m in re.findall(r'<a [^>]*aria-label="([^"]*)"[^>]*>([^<]+)</a>', text)
+    ]
+    assert "CSV" in {seen for _, seen in found}
+    assert [(label, seen) for label, seen in found if seen.strip() not in label] == []
+
+
 def test_what_a_plugin_says_is_text(site):
     allowed = {"static/site.js", "static/chart.js", "static/board.js", "static/curves.js", "data/board.js"}
     for name, text in pages(site).items():
