@@ -25,16 +25,18 @@ _WAY = ("best_grad_phi", "phi", "first_order", "second_order", "cost")
 
 def problem_page(site: Site, title: str) -> dict[str, Any]:
     name = str(site.runs.loc[site.runs["title"] == title, "problem"].iloc[0])
-    tables = [
-        _table(site, title, mode, setting, cheapest_first(table[table["problem"] == title]))
-        for (mode, setting), table in site.tables.items()
+    boards = {
+        key: cheapest_first(table[table["problem"] == title])
+        for key, table in site.tables.items()
         if (table["problem"] == title).any()
-    ]
+    }
+    families = {method: kind["family"] for method, kind in site.kinds.items()}
     return {
         "title": title, "name": name, "fact": problem_facts(site.material.facts, name),
-        "setting": site.kind_of(title), "tables": tables,
+        "setting": site.kind_of(title),
+        "tables": [_table(site, title, *key, rows) for key, rows in boards.items()],
         "script": f"data/problem-{slug(title)}.js", "csv": f"csv/curve-{slug(title)}.csv",
-        "chosen": chosen_curves(_first_table(site, title), {m: k["family"] for m, k in site.kinds.items()}),
+        "chosen": chosen_curves(next(iter(boards.values())), families),
         "failures": [row for row in site.failures if row["title"] == title],
         "hvp": site.material.facts.get("hvp_ratio", {}).get(name),
     }  # fmt: skip
@@ -82,15 +84,20 @@ def _caption(people: pd.DataFrame, second: bool, start: str, timed: bool) -> str
 
 def cheapest_first(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of a summary by the cost to the finest accuracy, then to the next; where nothing was reached, in their own order."""
-    costs = [column for column in rows.columns if column.startswith("cost_to_")]
-    return rows.sort_values(costs[::-1], kind="stable") if costs else rows
+    costs = _finest_first(rows)
+    return rows.sort_values(costs, kind="stable") if costs else rows
+
+
+def _finest_first(rows: pd.DataFrame) -> list[str]:
+    """The columns of costs to an accuracy."""
+    return [column for column in rows.columns if column.startswith("cost_to_")][::-1]
 
 
 def problem_answer(rows: pd.DataFrame, kinds: Mapping[str, Mapping[str, str]], unit: str, second: bool = False) -> str:
     """Who gets furthest for the least, as sentences that hold for these rows of a summary, one for each method."""
     what = "ε" if second else "|∇φ|"
-    columns = [c for c in rows.columns if c.startswith("cost_to_")]
-    for column in reversed(columns):
+    columns = _finest_first(rows)
+    for column in columns:
         cost = rows.set_index("method")[column]
         there = cost[cost < math.inf].sort_values(kind="stable")
         if len(there):
@@ -104,7 +111,7 @@ def problem_answer(rows: pd.DataFrame, kinds: Mapping[str, Mapping[str, str]], u
     least = f"the smallest {what}, {number(best['best_grad_phi'])}, is that of {_titles([best['method']], kinds)}"
     if (rows["uncertified"] == rows["trials"] - rows["failed"]).all() and (rows["uncertified"] > 0).any():
         return f"No accuracy counts as reached, since the problem does not bound the error of the norm; {least}."
-    return f"No method reaches {_goal(columns[0]) if columns else 'an accuracy'} in half of its trials; {least}."
+    return f"No method reaches {_goal(columns[-1]) if columns else 'an accuracy'} in half of its trials; {least}."
 
 
 def _goal(column: str) -> str:
@@ -146,12 +153,6 @@ def _titles(methods: Sequence[str], kinds: Mapping[str, Mapping[str, str]]) -> s
     names = [kinds[m]["title"] for m in methods]
     shown = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} others"]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-
-
-def _first_table(site: Site, title: str) -> pd.DataFrame:
-    """Methods on the problem, best first."""
-    table = next(t for t in site.tables.values() if (t["problem"] == title).any())
-    return cheapest_first(table[table["problem"] == title])
 
 
 def chosen_curves(rows: pd.DataFrame, family_of: Mapping[str, str]) -> list[str]:

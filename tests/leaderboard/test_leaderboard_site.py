@@ -143,23 +143,6 @@ def test_a_method_says_where_it_stands_on_each_board(everything):
         assert set(told) == wanted
 
 
-def test_the_first_row_of_a_problem_is_the_method_that_its_answer_names(everything):
-    data, folder = everything
-    whole = Site(data, "make")
-    seen = 0
-    for file in whole.problem_file.values():
-        text = (folder / file).read_text("utf-8")
-        answers = re.findall(r"<strong>Cheapest to relative accuracy [\d.]+: (.+?), [\d.,]+ (?:calls|samples)", text)
-        firsts = re.findall(
-            r'<table class="sortable" id="results-\d+">.*?<tbody><tr>.*?<a href="[^"]+">(.+?)</a>', text, re.S
-        )
-        assert len(firsts) == text.count('<p class="answer">')
-        seen += len(answers)
-        if len(answers) == len(firsts):
-            assert all(first in answer for first, answer in zip(firsts, answers, strict=True))
-    assert seen
-
-
 def test_data_files_cannot_close_a_script(site):
     for path in (site / "data").iterdir():
         assert "<" not in path.read_text(encoding="utf-8")

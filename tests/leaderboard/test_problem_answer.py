@@ -10,8 +10,9 @@ import pytest
 from leaderboard_data import make_results
 
 from bilevelbench.leaderboard.collect import Material
-from bilevelbench.leaderboard.problem_page import cheapest_first, chosen_curves, problem_answer
+from bilevelbench.leaderboard.problem_page import cheapest_first, chosen_curves, problem_answer, problem_page
 from bilevelbench.leaderboard.site import Site
+from bilevelbench.report.analysis.summary import summary
 
 KINDS = {
     name: {"title": name.upper(), "oracle": oracle}
@@ -89,6 +90,18 @@ def test_who_is_cheapest_to_the_finest_accuracy_stands_first():
     blind = rows(a=(never, never, 0.1), c=(never, never, 0.2), b=(never, never, 0.3))
     assert list(cheapest_first(blind)["method"]) == ["a", "c", "b"]
     assert cheapest_first(table[["method"]]).equals(table[["method"]])
+
+
+def test_the_first_row_and_the_first_curve_are_of_the_method_that_the_answer_names():
+    """`deep` ends with the smaller norm; `cheap` is there for a fraction of its calls."""
+    results = make_results({"deep": (20, 0, 4.0), "cheap": (1, 0, 2.0)}, {"bowl": {}}, seeds=3)
+    page = problem_page(Site(Material({"default": results, "tuned": results}), "make page"), "bowl")
+    assert list(summary(results)["method"]) == ["deep", "cheap"]
+    assert page["chosen"][0] == "cheap"
+    assert len(page["tables"]) == 2
+    for table in page["tables"]:
+        assert table["answer"].startswith("Cheapest to relative accuracy 0.001: cheap, ")
+        assert [row["cells"][0][1] for row in table["rows"]] == ["cheap", "deep"]
 
 
 def test_curves_are_the_best_of_each_family_and_no_twins():
